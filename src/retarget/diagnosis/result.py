@@ -374,9 +374,12 @@ class Diagnosis:
     @property
     def verdict(self) -> Verdict:
         """The result in plain words: headline, findings and recommendations."""
-        from retarget.diagnosis.report.sentences import verdict
+        from retarget.diagnosis.report.learner_verdict import LearnerVerdict
+        from retarget.diagnosis.report.model_verdict import ModelVerdict
 
-        return verdict(self)
+        if self.model is not None:
+            return ModelVerdict(self, self.model).verdict()
+        return LearnerVerdict(self).verdict()
 
     @property
     def summary(self) -> str:

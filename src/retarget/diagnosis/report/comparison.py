@@ -69,7 +69,7 @@ def compared_with(earlier: DiagnosisJson, now: dict[str, Any]) -> list[Compared]
             was, measure = old[score.learner], "error" if score.accuracy is None else "accuracy"
             pair = was.accuracy or was.error, score.accuracy or score.error
             label = f"{LEARNERS[score.learner]}, {measure}, {QUESTIONS[answer.question]}"
-            lines.append(_line(label, *(one.estimate for one in pair), measure))
+            lines.append(_line(label, pair[0].estimate, pair[1].estimate, measure))
         gaps = before[answer.question].excess.estimate, answer.excess.estimate
         lines.append(_line(f"gap, {QUESTIONS[answer.question]}", *gaps, "gap"))
     return lines

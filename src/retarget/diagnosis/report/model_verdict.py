@@ -1,0 +1,116 @@
+"""The verdict on the user's own model: each change against the model as it came."""
+
+import math
+from collections.abc import Iterator
+
+from retarget.diagnosis.answers import TOO_LARGE
+from retarget.diagnosis.findings import clear_gain, verdict_kind
+from retarget.diagnosis.report.sentences import Sentences
+from retarget.diagnosis.report.words import METRICS, number, percent, sentence, with_interval
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
+
+
+class ModelVerdict(Sentences):
+    """The verdict on the model that the user gave."""
+
+    def __init__(self, diagnosis: Diagnosis, model: ModelDiagnosis) -> None:
+        super().__init__(diagnosis)
+        self._model = model
+
+    def verdict(self) -> Verdict:
+        """Returns headline, findings and recommendations; the kind is that of the learner."""
+        told = (*self._of_model(), *self.told())
+        return Verdict(verdict_kind(self._diagnosis), self.headline(), told, tuple(self.advice()))
+
+    def headline(self) -> str:
+        """Says how the user's model does, and what would change it most."""
+        model = self._model
+        if self._of("model diverged"):
+            return f"{model.name} diverges on this stream: its predictions are useless."
+        (log,) = self._of("model log")
+        if not model.orders:
+            if math.isfinite(log.value) and math.isfinite(log.against):
+                before, again = with_interval(model.prequential), with_interval(model.remembered)
+                return (
+                    f"The squared error of {model.name} on the rows learned is {again} at the "
+                    f"end; just before each row was learned, it was {before}."
+                )
+            known = model.prequential if math.isfinite(log.value) else model.remembered
+            return f"The squared error of {model.name} is {with_interval(known)}."
+        tried = [one for one in self._of("model trial") if math.isfinite(one.effect.value)]
+        best = min(tried, key=lambda one: one.effect.high, default=None)
+        if best is None:
+            return f"{model.name}: no other way of training could be compared with it."
+        ways = {
+            "random order": "shown the rows in random order",
+            "batch": "trained as a batch model",
+            "corrected": "trained on corrected targets",
+        }
+        effects = [one for one in tried if one.subject == best.subject]
+        if clear_gain(best.effect):
+            return f"{model.name} does better {ways[best.subject]}: {self._effects(effects)}."
+        return (
+            f"No way of training {model.name} that was tried is clearly better than as the rows "
+            f"came: {ways[best.subject]}, {self._effects(effects)}."
+        )
+
+    def _of_model(self) -> Iterator[str]:
+        """Yields what was found about the user's model."""
+        model = self._model
+        yield from model.failures
+        for question in model.questions:
+            known = [
+                f"{score.way} {with_interval(score.loss)}"
+                for score in model.scores
+                if score.question == question and math.isfinite(score.loss.value)
+            ]
+            if known:
+                yield (
+                    f"{model.name} {self._on(question)}, {METRICS[self._diagnosis.metric]}: "
+                    f"{'; '.join(known)}."
+                )
+        for one in self._of("model closed"):
+            yield (
+                f"On corrected targets, {model.name} closed {with_interval(one.effect, share=True)}"
+                f" of the gap to its own batch training {self._on(one.question)}."
+            )
+        for one in self._of("model movement"):
+            yield (
+                f"Between learning a row and the end, the predictions of {model.name} for it moved "
+                f"by {percent(one.value)} of a target's size on average."
+            )
+        yield sentence(f"{model.description.rstrip('.')}.")
+        for one in self._of("model agreement"):
+            yield (
+                f"The theory's prediction of these movements agrees with {model.name} to "
+                f"{percent(one.value)}."
+            )
+
+    def advice(self) -> Iterator[str]:
+        """Yields what worked when the user's own model was trained."""
+        model = self._model
+        yield from self._simple_advice()
+        words = {
+            "random order": f"Show {model.name} the rows in random order, if you can",
+            "batch": f"Train {model.name} as a batch model, if you can keep the rows",
+            "corrected": f"Train {model.name} on iteratively corrected targets",
+        }
+        useful = False
+        for way, text in words.items():
+            effects = [one for one in self._of("model trial") if one.subject == way]
+            known = [one for one in effects if math.isfinite(one.effect.value)]
+            gains = any(clear_gain(one.effect) and self._counts(one) for one in known)
+            if way == "corrected" and model.corrected_size > TOO_LARGE:
+                yield (
+                    f"Do not train {model.name} on corrected targets: they reach "
+                    f"{number(model.corrected_size)} standard deviations from the mean."
+                )
+            elif gains:
+                useful = True
+                yield f"{text}: {self._effects(known)}."
+            elif way == "corrected" and known:
+                worse = all(one.standing == "behind" for one in known)
+                start = "Do not train" if worse else "It is not clear that it helps to train"
+                yield f"{start} {model.name} on corrected targets: {self._effects(known)}."
+        if not useful and model.orders:
+            yield f"No change that was tried is clearly better: leave {model.name} as it is."
