@@ -77,8 +77,12 @@ class NetworkCorrector:
         block_size: Samples corrected together, a multiple of the batch size.
         refresh: When the kernel is recomputed: `"task"`, with every `correct`; `"epoch"`, with
             every `recorrect` too; `"never"` always uses the network as it is at construction.
-        kind: `"iterative"` (Proposition 4.2), `"exact"` (Theorem 4.1, over the stream so far) or
-            `"distilled"`: the offline predictions themselves, uncorrected.
+        kind: `"iterative"` (Proposition 4.2), `"exact"` or `"distilled"`: the offline predictions
+            themselves, uncorrected. `"exact"` is Theorem 4.1 in the first task. After each later
+            one the learner is as near to the offline learner of all samples so far (in the
+            kernel's function space) as the samples of that task alone can bring it: it is that
+            learner itself if they span the kernel's features, of which a wide network has more than
+            a task has samples. Mini-batches need not be full at the end of a task.
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.

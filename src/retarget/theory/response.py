@@ -89,27 +89,33 @@ def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
     return StepResponse(step_of, carry, coasting_carry, transfer, deposit, responses)
 
 
-def final_response(learner: SGD, n: int) -> np.ndarray:
-    """(n,) how much of each sample's error is in the weights at the end of the stream."""
+def final_response(learner: SGD, n: int, first_step: int = 0) -> np.ndarray:
+    """(n,) how much of each sample's error is in the weights at the end of the `n` samples."""
     if not learner.has_memory:
-        response = _rates(learner, 0, learner.steps(n)) * _reductions(learner, n)
+        response = _rates(learner, first_step, learner.steps(n)) * _reductions(learner, n)
     elif isinstance(learner.lr, float):
         response = _lasting_responses(learner, n)
     else:
-        response = _scheduled_responses(learner, n)
+        response = _from_the_end(learner, n, first_step)[0]
     return np.repeat(response, learner.batch_size)[:n]
 
 
-def _scheduled_responses(learner: SGD, n: int) -> np.ndarray:
-    """(steps,) the final response of each step, if every step has its own M."""
+def final_carry(learner: SGD, n: int, first_step: int = 0) -> tuple[float, float]:
+    """What the weights at the end of the `n` samples keep of (w, v) before them."""
+    weights, velocity = _from_the_end(learner, n, first_step)[1] if learner.has_memory else (1, 0)
+    return float(weights), float(velocity)
+
+
+def _from_the_end(learner: SGD, n: int, first_step: int) -> tuple[np.ndarray, np.ndarray]:
+    """(steps,) the final response of each step, if every step has its own M; (2,) the carry."""
     steps = learner.steps(n)
     response = np.empty(steps)
     row = np.array([1.0, 0.0])  # the first row of M_last ... M_{s+1}, built from the end
     for s in reversed(range(steps)):
-        M, u = _step(learner, s, _batch_length(learner, s, n))
+        M, u = _step(learner, first_step + s, _batch_length(learner, s, n))
         response[s] = row @ u
         row = row @ M
-    return response
+    return response, row
 
 
 def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
