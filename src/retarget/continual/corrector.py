@@ -94,8 +94,9 @@ class NetworkCorrector:
         preconditioner: The optimiser of the loop, if it is Adam, AdamW or RMSprop, or SGD with
             several rates: the kernel is $J P J^\top$ with its P at each call, as in `EmpiricalNTK`.
             It must have taken a step. `learner` then has its rate (that of the first group), and
-            AdamW's `weight_decay`. This is exact for a constant P; it is approximate here, as each
-            step changes P a little. $\beta_1$ is ignored if the learner has no momentum.
+            AdamW's `weight_decay`. This would be exact for one output and a constant P; it is
+            approximate here, as each step changes P a little, and the kernel is the mean over
+            outputs whose P differ. $\beta_1$ is ignored if the learner has no momentum.
         loss: The loss of the loop: half the squared error, or cross-entropy (softmax; logistic for
             one output), whose true targets are one-hot rows or probabilities. The corrected ones
             are real numbers, which `torch.nn.functional.cross_entropy` accepts. Cross-entropy

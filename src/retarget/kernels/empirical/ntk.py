@@ -225,9 +225,11 @@ class EmpiricalNTK(Kernel):
             the optimiser that trains the module (Adam, AdamW and RMSprop of torch, or SGD with
             rates by parameter group), whose P is read at each call; or P itself, a dict from names
             to tensors. P holds the second moments as they are then, with their bias correction and
-            eps, and each group's rate relative to the first one's. What is computed with the kernel
-            is exact while P is constant, and approximate if steps change it. Layers then use the
-            form with gradients, unless P is one number for each parameter.
+            eps, and each group's rate relative to the first one's. For a network with one output,
+            what is computed with the kernel is exact while P is constant, and approximate if steps
+            change it. For several it is always approximate: their P differ, and the kernel is the
+            mean over them. Layers then use the form with gradients, unless P is one number for each
+            parameter.
 
     Examples:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.

@@ -2,7 +2,8 @@ r"""The parameters that a kernel uses, and the factors by which an optimiser sca
 
 A step $\theta \leftarrow \theta - \eta P \nabla L$ with a diagonal P moves the outputs by the
 kernel $J P J^\top$ instead of $J J^\top$, so that everything that holds for SGD and a kernel holds
-for this one while P is constant.
+for this one while P is constant. But the P of several outputs differ, as an optimiser's second
+moments do, and then each output has a kernel of its own: their mean is exact only for one output.
 """
 
 import math
