@@ -28,6 +28,7 @@ from retarget.samples import (
     library_of,
     mapped,
     named_leaves,
+    require_network,
     shapes_of,
     take,
 )
@@ -140,6 +141,7 @@ class NetworkCorrector:
         damping: float = 1.0,
         seed: int = 0,
     ) -> None:
+        require_network(module)
         closed = memory, replay, damping, seed
         options = Options(
             gamma, block_size, refresh, kind, ridge, parts, first_block, loss, *closed

@@ -34,7 +34,7 @@ from retarget.continual.linearisation import (
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
-from retarget.learners import SGD
+from retarget.learners import MOST_SAMPLES, SGD
 from retarget.samples import (
     Samples,
     as_samples,
@@ -306,8 +306,11 @@ class Reservoir:
         """Restores a state; call it on a new reservoir."""
         self.offered, self.samples = int(state["offered"]), _samples_of(state, first)
         held = 0 if self.samples is None else count(self.samples)
-        if held != len(self):
-            raise InvalidInputError(f"offered is {self.offered}, but {held} samples are stored")
+        if held != len(self) or self.offered > MOST_SAMPLES:
+            raise InvalidInputError(
+                f"offered is {self.offered}, but {held} samples are stored; expected at most "
+                f"{MOST_SAMPLES}, and a stored sample for each while there is room"
+            )
 
 
 class ClosedLoop:

@@ -97,7 +97,8 @@ def final_response(learner: SGD, n: int, first_step: int = 0) -> np.ndarray:
         response = _lasting_responses(learner, n)
     else:
         response = _from_the_end(learner, n, first_step)[0]
-    return np.repeat(response, learner.batch_size)[:n]
+    by_sample: np.ndarray = response[np.arange(n) // learner.batch_size]
+    return by_sample
 
 
 def final_carry(learner: SGD, n: int, first_step: int = 0) -> tuple[float, float]:
@@ -142,7 +143,7 @@ def remaining_start(learner: SGD, n: int, epochs: int = 1) -> np.ndarray:
         remaining[s] = state[0]
         state = _step(learner, s, 1)[0] @ state
     remaining[steps] = state[0]
-    of_epochs = remaining[:-1].reshape(epochs, -1).repeat(learner.batch_size, axis=1)[:, :n]
+    of_epochs = remaining[:-1].reshape(epochs, -1)[:, np.arange(n) // learner.batch_size]
     return np.append(of_epochs.ravel(), remaining[-1])
 
 

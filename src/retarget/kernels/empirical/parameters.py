@@ -37,7 +37,7 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
             "the module has no trained parameters; expected some with requires_grad=True"
         )
     if wanted is None:
-        return trained
+        return _real(trained)
     if callable(wanted):
         chosen = {name for name in trained if wanted(name)}
     else:
@@ -56,7 +56,18 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
         raise InvalidInputError(
             "params selects no parameters; expected names of parameters, or None for all of them"
         )
-    return {name: value for name, value in trained.items() if name in chosen}
+    return _real({name: value for name, value in trained.items() if name in chosen})
+
+
+def _real(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    for name, value in parameters.items():
+        if value.is_complex():
+            raise InvalidTypeError(
+                f"the parameter {name} has dtype {str(value.dtype).removeprefix('torch.')}; "
+                "expected real parameters: keep real and imaginary parts as two of them, or leave "
+                "it out with params="
+            )
+    return parameters
 
 
 def _within(name: str, wanted: str) -> bool:
