@@ -60,7 +60,7 @@ NETWORKS = {
     "infinite": (lambda: mlp(bad=np.inf), f"2.weight holds inf; expected finite weights: {BEFORE}"),
     "grown": (
         lambda: mlp(factor=1e160),
-        "outputs are not finite, though its weights and samples are, as if they overflowed float64; ",
+        "outputs are not finite, though its weights and samples are, as if they overflowed float64",
     ),
     "lazy": (
         lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)),
@@ -148,8 +148,7 @@ def test_weights_that_have_grown_beyond_single_precision(thing):
         OBJECTS[thing](mlp(torch.float32, 1e19))
         return
     with pytest.raises(RetargetError, match=told):
-        result = OBJECTS[thing](mlp(torch.float32, 1e19))
-        result.predict(X)
+        OBJECTS[thing](mlp(torch.float32, 1e19)).predict(X)
 
 
 def test_the_advice_for_grown_weights_helps():
@@ -204,6 +203,7 @@ def test_samples_prepared_before_learning_or_for_another_learner():
     with pytest.raises(InvalidInputError, match="prepared with 2 features for 2 outputs, but the"):
         ridge.predict(other)
     np.testing.assert_array_equal(ridge.predict(ridge.prepare(X)), ridge.predict(X))
+    assert len(ridge.prepare(X).like) == 0  # of the samples only their library is kept
     early = network.prepare(X)
     with pytest.raises(InvalidInputError, match="for 0 outputs, but the learner has 16 and 2"):
         network.learn(X, Y).predict(early)
