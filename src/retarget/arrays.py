@@ -101,7 +101,14 @@ def give_back(result: Tensor, like: Any, dtype: torch.dtype | None = None) -> An
     if dtype is not None:
         result = result.to(dtype)
         require_no_overflow(result)
-    return result if isinstance(like, Tensor) else result.cpu().numpy()
+    if isinstance(like, Tensor):
+        return result
+    if result.dtype == torch.bfloat16:
+        raise InvalidTypeError(
+            "the result is bfloat16, which NumPy does not have; pass torch tensors, or use a "
+            "module in another precision"
+        )
+    return result.cpu().numpy()
 
 
 def _first_infinite_row(tensor: Tensor) -> int | None:

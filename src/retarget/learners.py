@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
     import torch
 
 Reduction = Literal["sum", "mean"]
+MOST_SAMPLES = 2**53  # whole numbers beyond this are neither exact in floating point nor a batch
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ class SGD:
             raise InvalidTypeError(
                 f"batch_size is {self.batch_size!r}; expected a whole number of samples"
             )
-        if self.batch_size < 1:
-            raise InvalidInputError(f"batch_size is {self.batch_size}; expected 1 or more")
+        if not 1 <= self.batch_size <= MOST_SAMPLES:
+            raise InvalidInputError(
+                f"batch_size is {self.batch_size}; expected 1 or more, and at most {MOST_SAMPLES}"
+            )
         object.__setattr__(self, "batch_size", int(self.batch_size))
         object.__setattr__(self, "momentum", _number("momentum", self.momentum))
         object.__setattr__(self, "weight_decay", _number("weight_decay", self.weight_decay))

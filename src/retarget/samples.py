@@ -207,27 +207,83 @@ def outputs_of(
         result = module(*positional, **keywords)
     else:
         result = functional_call(module, weights, positional, keywords)
-    outputs = output_of(result, count(samples))
+    outputs, n = output_of(result, count(samples)), count(samples)
     if not isinstance(outputs, Tensor):
         raise InvalidInputError(
             f"the module returned a {type(result).__name__}; expected one tensor of outputs (n, c),"
             " alone or as the only one among several results: wrap it in a module that returns the "
             "part you mean"
         )
+    if outputs.ndim < 2 or len(outputs) != n or not outputs.is_floating_point():
+        raise unfit_outputs(outputs, n)
     return outputs
 
 
+def unfit_outputs(outputs: Tensor, n: int) -> InvalidInputError:
+    """Makes the error for outputs that are not a matrix of real numbers, one row per sample."""
+    return InvalidInputError(
+        f"the module returned {outputs.dtype} of shape {tuple(outputs.shape)} for {n} samples; "
+        f"expected real outputs of shape ({n}, c): wrap it in a module that reshapes them"
+    )
+
+
+def require_network(module: Any) -> None:
+    """Rejects what is not a network with weights that can be read."""
+    if not isinstance(module, nn.Module):
+        raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if nn.parameter.is_lazy(value):
+            raise InvalidTypeError(
+                f"the module's {name} has no shape yet, because its layer is lazy; call the module "
+                "once on a few samples first"
+            )
+        if value.is_meta:
+            raise InvalidTypeError(
+                f"the module's {name} is on the meta device, which holds no numbers; load the "
+                "weights first: module.to_empty(device='cpu'), then module.load_state_dict(...)"
+            )
+
+
+def require_finite_weights(weights: Mapping[str, Tensor]) -> None:
+    """Rejects weights of which one is not finite."""
+    for name, value in weights.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            bad = value[~value.isfinite()][0].item()
+            raise InvalidInputError(
+                f"the module's {name} holds {bad}; expected finite weights: use those from before "
+                "its training diverged"
+            )
+
+
+def require_finite_outputs(outputs: Tensor, weights: Mapping[str, Tensor]) -> None:
+    """Rejects outputs that are not finite, and says whether the weights are the reason."""
+    if bool(outputs.isfinite().all()):
+        return
+    require_finite_weights(weights)
+    raise InvalidInputError(
+        "the module's outputs are not finite, though its weights and samples are, as if they "
+        f"overflowed {str(outputs.dtype).removeprefix('torch.')}; use weights from before its "
+        "training diverged, or smaller samples"
+    )
+
+
 @contextmanager
-def whole_numbers_explained(samples: Samples) -> Iterator[None]:
-    """Explains a module's failure on samples that hold whole numbers."""
+def failure_explained(samples: Samples) -> Iterator[None]:
+    """Explains a module's failure on these samples."""
     try:
         yield
     except RuntimeError as error:
-        found = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves(samples)}
-        if all(leaf.is_floating_point() for leaf in leaves(samples)):
+        if type(error) is not RuntimeError:  # out of memory, for example
             raise
+        found = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves(samples)}
+        types = ", ".join(sorted(found))
+        if all(leaf.is_floating_point() for leaf in leaves(samples)):
+            raise InvalidInputError(
+                f"the module does not take samples of shape {shapes_of(samples)} and dtype {types} "
+                f"({error}); expected samples as it was made for"
+            ) from error
         raise InvalidTypeError(
-            f"the samples have dtype {', '.join(sorted(found))}, and the module does not take them "
+            f"the samples have dtype {types}, and the module does not take them "
             f"({error}); whole numbers are not converted, because embeddings need them: convert "
             "the samples to floating point unless they are tokens"
         ) from error

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -29,6 +30,19 @@ TABLE = pl.DataFrame(
 )
 FILES = {"report.html", "shift.parquet", "corrected.parquet"}
 GROUPED = ("--target", "price", "--time", "day", "--group", "user")
+
+
+def test_what_is_named_is_run_and_the_security_page_says_so(command, tmp_path):
+    ran = "--model", "os:system", "--model-options", "command=echo ran > ran.txt"
+    code, _ = command("diagnose", "t.csv", "--target", "price", *ran)
+    assert (code, (tmp_path / "ran.txt").read_text()) == (
+        2,
+        "ran\n",
+    )  # os.system returned 0, not a model
+    page = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+    (promise,) = re.findall(r"- \*\*What you name is run\*\*.*?(?=\n- )", page, re.DOTALL)
+    for option in ("--model ", "--kernel", "--backbone", "--model os:system --model-options"):
+        assert f"`{option}" in promise
 
 
 @pytest.fixture(autouse=True)

@@ -264,3 +264,13 @@ def test_what_the_closed_loop_refuses():
     ):
         with pytest.raises(rt.RetargetError, match=words):
             call()
+
+
+@pytest.mark.parametrize("memory", [None, 30])
+def test_of_the_first_samples_only_their_form_is_kept(memory):
+    X, Y = problem(8)
+    corrector = rt.NetworkCorrector(mlp(1), LEARNER, 0.7, 8, memory=memory)
+    corrector.correct(X, Y)
+    tensors = corrector.to_state()[1]
+    assert tensors["first.samples"].shape == (0, 5)
+    assert tensors["first.targets"].shape == (0, 3)

@@ -263,3 +263,17 @@ def test_errors_are_in_the_users_units():
     inverse = np.linalg.inv(0.12 * np.eye(48) + rt.RBF(1.0)(found.stream.X))
     left_out = inverse @ found.stream.Y / inverse.diagonal()[:, None]
     assert tried(found.gamma, 0.12) == pytest.approx(np.square(left_out * scales).mean())
+
+
+def test_targets_without_correct_digits_are_a_doubt_of_the_diagnosis():
+    """Each row comes twice, and next to nothing is added to the singular kernel of a block."""
+    rows = np.random.default_rng(0).normal(size=(40, 3)).repeat(2, axis=0)
+    stream = as_stream(rows, rows[:, :1] + 0.1 * np.cos(np.arange(80.0))[:, None])
+    doubtful, sound = (
+        quiet(stream, lr=0.1, gamma=0.1, block_size=8, ridge=ridge).failures
+        for ridge in (2e-14, 1e-3)
+    )
+    (doubt,) = doubtful
+    assert doubt.startswith("The kernel of a block has a condition number of about")
+    assert doubt.endswith("raise gamma or ridge.")
+    assert sound == ()

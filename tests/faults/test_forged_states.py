@@ -147,6 +147,51 @@ def test_a_forged_state_is_an_error_of_ours_or_works(name, tmp_path):
     assert refused > FORGERIES / 2
 
 
+BEYOND = {
+    "TargetCorrector, cross-entropy": [
+        ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most 1e[+]100 with loss='cross-"),
+        ("options.gamma", 5e-324, "gamma = 4.94066e-324 is too small beside the kernel for Newton"),
+        ("state.sweep.offline.factor.trace", 1e999, "trace is inf .*; expected both above 0"),
+    ],
+    "CorrectionTracker, entropy": [
+        ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most"),
+        ("state.offline.factor.trace", 1e999, "expected both above 0, and the trace not so much"),
+    ],
+    "ShiftTracker": [
+        ("learner.batch_size", 2**70, "batch_size is 1180591620717411303424; expected 1 or more"),
+    ],
+    "NetworkCorrector, closed": [
+        ("loop.replay.offered", 2**70, "offered is 1180591620717411303424, but 3 .* at most"),
+        ("learner.batch_size", 2**70, "batch_size is 1180591620717411303424; expected 1 or more"),
+    ],
+    "StreamingRidge": [
+        ("weight", 1e308, "weight is 1e[+]308, .*; expected at least 1 sample, and positive weig"),
+        ("squared_weight", 1e308, "squared_weight is 1e[+]308; expected at least 1 sample"),
+        ("count", 0, "count is 0, .*; expected at least 1 sample"),
+    ],
+    "TangentLearner": [("weight", 1e308, "weight is 1e[+]308, .*; expected at least 1 sample")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "number", "message"),
+    [(name, *each) for name, forgeries in BEYOND.items() for each in forgeries],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_numbers_beyond_what_can_be_computed_with(name, place, number, message, tmp_path):
+    make, go_on, *to_load = OBJECTS[name]
+    made, path = make(), tmp_path / "state"
+    made.save(path)
+    values, tensors = read_state(path)
+    top, *rest = place.split(".", 1)
+    owner, key = (values[top], rest[0]) if rest else (values, top)
+    assert key in owner
+    owner[key] = number
+    write_state(path, values, tensors)
+    with pytest.raises(RetargetError, match=message):
+        go_on(type(made).load(path, *(give() for give in to_load)), *stream(6))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "nowhere", 1.5])
 def test_a_device_that_is_not_there(device, tmp_path):

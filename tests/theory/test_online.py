@@ -121,3 +121,15 @@ def test_coefficients_are_the_rate_times_the_error(problem):
     lengths = np.array([min(b, n - (i // b) * b) for i in range(n)])
     scale = learner.lr / (lengths if learner.reduction == "mean" else 1)
     assert_same(A, np.broadcast_to(scale, n)[:, None] * errors)
+
+
+def test_a_mini_batch_far_longer_than_the_stream_takes_no_memory():
+    """One step for all samples, whatever the batch size says beyond them."""
+    K, Y = np.eye(4) + 0.5, np.arange(8.0).reshape(4, 2)
+    for options in ({}, {"momentum": 0.5, "weight_decay": 0.1}):
+        exact, endless = rt.SGD(0.1, 4, **options), rt.SGD(0.1, 2**53, **options)
+        for compute in (rt.effective_targets, rt.corrected_targets):
+            assert_same(compute(K, Y, endless, 0.3), compute(K, Y, exact, 0.3))
+    start = {"initial": Y, "epochs": 2}
+    wanted = rt.effective_targets(K, Y, rt.SGD(0.1, 4, momentum=0.5), 0.3, **start)
+    assert_same(rt.effective_targets(K, Y, rt.SGD(0.1, 2**53, momentum=0.5), 0.3, **start), wanted)

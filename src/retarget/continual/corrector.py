@@ -28,6 +28,7 @@ from retarget.samples import (
     library_of,
     mapped,
     named_leaves,
+    require_network,
     shapes_of,
     take,
 )
@@ -77,8 +78,12 @@ class NetworkCorrector:
         block_size: Samples corrected together, a multiple of the batch size.
         refresh: When the kernel is recomputed: `"task"`, with every `correct`; `"epoch"`, with
             every `recorrect` too; `"never"` always uses the network as it is at construction.
-        kind: `"iterative"` (Proposition 4.2), `"exact"` (Theorem 4.1, over the stream so far) or
-            `"distilled"`: the offline predictions themselves, uncorrected.
+        kind: `"iterative"` (Proposition 4.2), `"exact"` or `"distilled"`: the offline predictions
+            themselves, uncorrected. `"exact"` is Theorem 4.1 in the first task. After each later
+            one the learner is as near to the offline learner of all samples so far (in the
+            kernel's function space) as the samples of that task alone can bring it: it is that
+            learner itself if they span the kernel's features, of which a wide network has more than
+            a task has samples. Mini-batches need not be full at the end of a task.
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
@@ -90,8 +95,9 @@ class NetworkCorrector:
         preconditioner: The optimiser of the loop, if it is Adam, AdamW or RMSprop, or SGD with
             several rates: the kernel is $J P J^\top$ with its P at each call, as in `EmpiricalNTK`.
             It must have taken a step. `learner` then has its rate (that of the first group), and
-            AdamW's `weight_decay`. This is exact for a constant P; it is approximate here, as each
-            step changes P a little. $\beta_1$ is ignored if the learner has no momentum.
+            AdamW's `weight_decay`. This would be exact for one output and a constant P; it is
+            approximate here, as each step changes P a little, and the kernel is the mean over
+            outputs whose P differ. $\beta_1$ is ignored if the learner has no momentum.
         loss: The loss of the loop: half the squared error, or cross-entropy (softmax; logistic for
             one output), whose true targets are one-hot rows or probabilities. The corrected ones
             are real numbers, which `torch.nn.functional.cross_entropy` accepts. Cross-entropy
@@ -135,6 +141,7 @@ class NetworkCorrector:
         damping: float = 1.0,
         seed: int = 0,
     ) -> None:
+        require_network(module)
         closed = memory, replay, damping, seed
         options = Options(
             gamma, block_size, refresh, kind, ridge, parts, first_block, loss, *closed

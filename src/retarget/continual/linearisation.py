@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_non_negative, as_tensor, panels
+from retarget.arrays import as_non_negative, as_tensor, panels, require_no_overflow
 from retarget.errors import (
     InvalidInputError,
     LinearisationWarning,
+    ResultOverflowError,
     TrainingDivergedError,
     warn_caller,
 )
@@ -18,13 +19,13 @@ from retarget.learners import SGD
 from retarget.samples import (
     Samples,
     count,
+    failure_explained,
     leaves,
     mapped,
     named_leaves,
     outputs_of,
     portions,
     take,
-    whole_numbers_explained,
     with_type_of,
 )
 from retarget.state_files import require_shape
@@ -153,14 +154,16 @@ def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
     cannot learn from it, and the kernel of its block is singular. A positive number on the diagonal
     isolates such samples: the others are corrected as if they were not there.
     """
-    K = as_tensor("the kernel's result", kernel(X)).double()
-    if not K.isfinite().all():
+    try:
+        K = as_tensor("the kernel's result", kernel(X)).double()
+        require_no_overflow(K)
+    except ResultOverflowError as error:
         raise TrainingDivergedError(
             "the network's kernel is not finite: its weights, or products of them, overflowed; use "
             "a smaller rate, or a larger gamma, ridge or damping",
             step=0,
             members=(0,),
-        )
+        ) from error
     silent = K.diagonal() == 0
     if silent.all():
         raise TrainingDivergedError(
@@ -177,7 +180,7 @@ def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
 
 def require_outputs(module: nn.Module, samples: Samples, targets: Tensor) -> None:
     """Raises if there is not one target for each output of the network."""
-    with whole_numbers_explained(samples):
+    with failure_explained(samples):
         found = outputs(module, take(samples, slice(0, 1))).shape[1]
     if found != targets.shape[1]:
         raise InvalidInputError(

@@ -34,7 +34,7 @@ from retarget.continual.linearisation import (
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
-from retarget.learners import SGD
+from retarget.learners import MOST_SAMPLES, SGD
 from retarget.samples import (
     Samples,
     as_samples,
@@ -50,7 +50,6 @@ from retarget.samples import (
 )
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.tangent import TangentLearner
-from retarget.theory.correction import corrected_targets
 from retarget.theory.dual import Window
 from retarget.theory.iterative import (
     FirstBlock,
@@ -61,6 +60,7 @@ from retarget.theory.iterative import (
 )
 from retarget.theory.losses import Loss
 from retarget.theory.response import step_response
+from retarget.theory.tasks import targets_by_task
 
 Refresh = Literal["never", "task", "epoch"]
 Kind = Literal["iterative", "exact", "distilled"]
@@ -155,6 +155,7 @@ class OpenLoop:
         self.module, self.options = module, options
         self.X: Samples = None
         self.Y = self.corrected = torch.empty(0)
+        self.sizes: list[int] = []  # of the tasks
         self.watch: LinearisationWatch | None = LinearisationWatch()
 
     @property
@@ -180,8 +181,9 @@ class OpenLoop:
         # copied, because a caller may reuse its arrays for the next task
         X = join([self.X, samples]) if self.samples else mapped(torch.clone, samples)
         Y = torch.cat([self.Y, targets]) if self.samples else targets.clone()
-        self.corrected = self._compute(kernel, learner, X, Y, targets)
-        self.X, self.Y = X, Y
+        sizes = [*self.sizes, len(targets)]
+        self.corrected = self._compute(kernel, learner, X, Y, sizes, targets.dtype)
+        self.X, self.Y, self.sizes = X, Y, sizes
         return samples, self.corrected
 
     def recorrect(self, kernel: Kernel, learner: SGD) -> Tensor:
@@ -192,43 +194,55 @@ class OpenLoop:
         if not self.samples:
             raise InvalidInputError("there is no task to correct again; call correct first")
         if self.options.refresh == "epoch":
-            self.corrected = self._compute(kernel, learner, self.X, self.Y, self.corrected)
+            tasks = self.X, self.Y, self.sizes
+            self.corrected = self._compute(kernel, learner, *tasks, self.corrected.dtype)
         return self.corrected
 
     def resume(self, tasks: Sequence[tuple[Samples, Tensor]], corrected: Tensor) -> None:
         """Restores tasks, and the targets of the last one, without computing them again."""
         self.X = join([samples for samples, _ in tasks])
         self.Y, self.corrected = torch.cat([true for _, true in tasks]), corrected
+        self.sizes = [len(true) for _, true in tasks]
 
-    def _compute(self, kernel: Kernel, learner: SGD, X: Samples, Y: Tensor, last: Tensor) -> Tensor:
-        """Returns the targets of the last task, which has the length and dtype of `last`."""
+    def _compute(
+        self,
+        kernel: Kernel,
+        learner: SGD,
+        X: Samples,
+        Y: Tensor,
+        sizes: list[int],
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Returns the targets of the last of the tasks, in this dtype."""
         options, K, Y = self.options, tangent_kernel(kernel, X), Y.double()
         gamma, size = float(options.gamma), options.block_size
         if options.kind == "iterative":
             form: tuple[Any, ...] = options.ridge, options.parts, options.first_block
             Z = iterative_targets(K, Y, learner, gamma, size, *form, loss=options.loss)
         elif options.kind == "exact":
-            Z = corrected_targets(K, Y, learner, gamma, loss=options.loss)
+            eps = torch.finfo(next(self.module.parameters()).dtype).eps
+            Z = targets_by_task(K, Y, learner, gamma, sizes, options.loss, eps)
         else:
             Z = distilled_targets(K, Y, gamma, size)
-        task = slice(len(Y) - len(last), None)
-        given: Tensor = Z[task].to(last.dtype)
+        task = slice(len(Y) - sizes[-1], None)
+        given: Tensor = Z[task].to(dtype)
         require_no_overflow(given)
         if self.watch is not None and not learner.has_memory:  # outputs do not show a velocity
-            samples, first_step = take(X, task), learner.steps(task.start)
+            samples, first_step = take(X, task), sum(map(learner.steps, sizes[:-1]))
             before = outputs(self.module, samples)
             after = linear_outputs(
                 K[task, task], before, Z[task], learner, first_step, options.loss
             )
-            end = slice(-min(size, len(last)), None)
+            end = slice(-min(size, sizes[-1]), None)
             self.watch.expect(take(samples, end), before[end], after[end])
         return given
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state as named tensors."""
+        """Returns the state as named tensors and plain values."""
         if not self.samples:
             return {}
-        return named_leaves("samples", self.X) | {"targets": self.Y, "corrected": self.corrected}
+        held = {"targets": self.Y, "corrected": self.corrected, "sizes": self.sizes}
+        return named_leaves("samples", self.X) | held
 
     def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
         """Restores a state; call it on a new loop."""
@@ -237,11 +251,13 @@ class OpenLoop:
             return
         targets = as_targets("targets", state["targets"])
         self.X, self.Y = samples, require_shape("targets", targets, count(samples), None)
-        self.corrected = require_shape("corrected", state["corrected"], None, self.Y.shape[1])
-        if not 0 < len(self.corrected) <= self.samples:
+        self.sizes = [as_count("sizes", size) for size in state["sizes"]]
+        if sum(self.sizes) != self.samples:
             raise InvalidInputError(
-                f"corrected has {len(self.corrected)} rows, but there are {self.samples} samples"
+                f"the tasks have {sum(self.sizes)} samples, but there are {self.samples} samples"
             )
+        shape = self.sizes[-1], self.Y.shape[1]
+        self.corrected = require_shape("corrected", state["corrected"], *shape)
         require_finite("corrected", self.corrected)
 
 
@@ -290,8 +306,11 @@ class Reservoir:
         """Restores a state; call it on a new reservoir."""
         self.offered, self.samples = int(state["offered"]), _samples_of(state, first)
         held = 0 if self.samples is None else count(self.samples)
-        if held != len(self):
-            raise InvalidInputError(f"offered is {self.offered}, but {held} samples are stored")
+        if held != len(self) or self.offered > MOST_SAMPLES:
+            raise InvalidInputError(
+                f"offered is {self.offered}, but {held} samples are stored; expected at most "
+                f"{MOST_SAMPLES}, and a stored sample for each while there is room"
+            )
 
 
 class ClosedLoop:

@@ -15,7 +15,17 @@ from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features
-from retarget.samples import as_samples, count, leaves, outputs_of, portions, with_type_of
+from retarget.samples import (
+    as_samples,
+    count,
+    failure_explained,
+    leaves,
+    outputs_of,
+    portions,
+    require_finite_outputs,
+    require_network,
+    with_type_of,
+)
 
 DEFAULT_MEMORY = 1024
 # Samples per forward pass: few enough that activations stay in a CPU's cache.
@@ -133,6 +143,7 @@ class FrozenModule:
     """The outputs of a network with its current weights, in evaluation mode, one row per sample."""
 
     def __init__(self, module: nn.Module) -> None:
+        require_network(module)
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
 
     @torch.no_grad()
@@ -143,5 +154,8 @@ class FrozenModule:
         if like is not None:
             samples = with_type_of(like, samples)
         rows = AT_A_TIME.get(leaves(samples)[0].device.type, AT_A_TIME_ELSEWHERE)
-        parts = [outputs_of(self.module, part).flatten(1) for part in portions(samples, rows)]
-        return torch.cat(parts)
+        with failure_explained(samples):
+            parts = [outputs_of(self.module, part).flatten(1) for part in portions(samples, rows)]
+        outputs = torch.cat(parts)
+        require_finite_outputs(outputs, self.module.state_dict())
+        return outputs

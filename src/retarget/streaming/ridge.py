@@ -266,6 +266,8 @@ class StreamingRidge:
         weights, intercept, _ = self._solved()
         parts = X.parts if isinstance(X, Prepared) else self._portions(X, self._outputs)
         like = X.like if isinstance(X, Prepared) else library_of(X)
+        if isinstance(X, Prepared):
+            _require_fitting(X.parts, weights)
         predicted = [
             features.to(weights) @ weights + intercept + start.to(weights)
             for features, start in parts
@@ -402,6 +404,17 @@ class StreamingRidge:
             if self._map.any_inputs:
                 kind["numbers in a sample"] = self._inputs
         return kind
+
+
+def _require_fitting(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> None:
+    """Rejects features that were prepared before learning, or for another learner."""
+    for features, start in parts:
+        found = features.shape[1], start.shape[1]
+        if found != tuple(weights.shape):
+            raise InvalidInputError(
+                f"X was prepared with {found[0]} features for {found[1]} outputs, but the learner "
+                f"has {weights.shape[0]} and {weights.shape[1]}; call prepare again, after learn"
+            )
 
 
 def as_ridge(gamma: Any) -> float | Literal["auto"]:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.feature_maps import FeatureMap, as_count
-from retarget.samples import Samples, outputs_of
+from retarget.samples import Samples, outputs_of, require_network
 from retarget.state_files import checksum, part_of
 from retarget.streaming.ridge import StreamingRidge
 
@@ -75,8 +75,7 @@ class TangentLearner(StreamingRidge):
         params: str | Sequence[str] | Callable[[str], bool] | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(module, nn.Module):
-            raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
+        require_network(module)
         network = copy.deepcopy(module)
         if params is not None:
             network.requires_grad_(True)  # parameters chosen by name may be frozen in the original

@@ -291,10 +291,11 @@ class GrowingCholesky:
             self.panels.append(panel)
             n += used
         self._trace, self._squared_norm = float(state["trace"]), float(state["squared_norm"])
-        if n and not (self._trace > 0 and self._squared_norm > 0):
+        positive = self._trace > 0 and self._squared_norm > 0
+        if n and not (positive and self._squared_norm / self._trace != 0):  # their quotient is used
             raise InvalidInputError(
                 f"trace is {self._trace} and squared_norm is {self._squared_norm}; expected both "
-                "above 0"
+                "above 0, and the trace not so much larger"
             )
 
     @property

@@ -242,12 +242,23 @@ def targets_reaching(
     """
     if watch.loss == "squared" and start is not None:
         return targets_reaching(kernel_rows, coefficients, watch) + start
-    learner = watch.learner
-    errors = errors_reaching(coefficients, learner)
+    dual = DualLearner(watch.learner, capacity=len(coefficients))
+    return next_targets(dual, kernel_rows, coefficients, watch, start)
+
+
+def next_targets(
+    dual: DualLearner,
+    kernel_rows: Callable[[slice], Tensor],
+    coefficients: Tensor,
+    watch: GrowthWatch,
+    start: Tensor | None = None,
+) -> Tensor:
+    """(m, c) the targets that give its next samples these dual coefficients; it learns them."""
+    first, learner = len(dual), dual.learner
+    errors = errors_reaching(coefficients, learner, dual.steps)
     targets = torch.empty_like(errors)
-    dual = DualLearner(learner, capacity=len(errors))
     for rows in panels(len(errors), learner.batch_size, coefficients.device):
-        K_rows = kernel_rows(rows)
+        K_rows = kernel_rows(slice(first + rows.start, first + rows.stop))
         window = dual.window(K_rows)
         begun = None if start is None else start[rows]
         targets[rows] = window.targets(errors[rows], watch.loss, begun)
@@ -256,10 +267,10 @@ def targets_reaching(
     return targets
 
 
-def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
-    """The errors whose steps lead the learner to these dual coefficients (n, c)."""
+def errors_reaching(coefficients: Tensor, learner: SGD, first_step: int = 0) -> Tensor:
+    """The errors whose steps give the next n samples these dual coefficients (n, c)."""
     n = len(coefficients)
-    weight = coefficients.new_tensor(final_response(learner, n))
+    weight = coefficients.new_tensor(final_response(learner, n, first_step))
     lost = weight.abs() <= torch.finfo(weight.dtype).eps * weight.abs().max()
     if lost.any():
         row = int(lost.nonzero()[0, 0])

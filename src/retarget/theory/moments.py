@@ -28,6 +28,7 @@ from retarget.state_files import require_shape
 
 # The ridge is searched among the powers of ten, then between them in steps of sqrt(10).
 STEP = math.sqrt(10)
+LARGE_FEATURES = 1e6  # larger ones are worth a remark if there is no solution
 LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates
 MOST_STEPS = 40
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
@@ -222,11 +223,12 @@ class Moments:
             setattr(held, name, tensor.clone())
         for name, kind in NUMBERS.items():
             setattr(held, name, kind(numbers[name]))
-        weights = held.weight, held.squared_weight
-        if held.count < 1 or not all(0 < each < math.inf for each in weights):
+        weights, most = (held.weight, held.squared_weight), LARGEST_NUMBER * max(held.count, 0)
+        if not 0 < held.weight <= most or not 0 < held.squared_weight <= most * LARGEST_NUMBER:
             raise InvalidInputError(
                 f"count is {held.count}, weight is {weights[0]}, squared_weight is {weights[1]}; "
-                "expected at least 1 sample, and positive, finite weights"
+                "expected at least 1 sample, and positive weights of at most "
+                f"{LARGEST_NUMBER:g} each"
             )
         return held
 
@@ -234,11 +236,14 @@ class Moments:
         """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small."""
         factor = self._factor(gamma)
         if factor is None:
-            least = LEAST_RIDGE * max(float(self._diagonal().max()), 1e-300)
+            most = float(self._diagonal().max())
+            least, size = LEAST_RIDGE * max(most, 1e-300), math.sqrt(most / self.weight)
+            large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
+            large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
             raise NotPositiveDefiniteError(
                 f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
                 f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
-                "more",
+                f"more{large}",
                 deficit=0.0,
                 jitter=1e3 * least,
             )

@@ -89,27 +89,34 @@ def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
     return StepResponse(step_of, carry, coasting_carry, transfer, deposit, responses)
 
 
-def final_response(learner: SGD, n: int) -> np.ndarray:
-    """(n,) how much of each sample's error is in the weights at the end of the stream."""
+def final_response(learner: SGD, n: int, first_step: int = 0) -> np.ndarray:
+    """(n,) how much of each sample's error is in the weights at the end of the `n` samples."""
     if not learner.has_memory:
-        response = _rates(learner, 0, learner.steps(n)) * _reductions(learner, n)
+        response = _rates(learner, first_step, learner.steps(n)) * _reductions(learner, n)
     elif isinstance(learner.lr, float):
         response = _lasting_responses(learner, n)
     else:
-        response = _scheduled_responses(learner, n)
-    return np.repeat(response, learner.batch_size)[:n]
+        response = _from_the_end(learner, n, first_step)[0]
+    by_sample: np.ndarray = response[np.arange(n) // learner.batch_size]
+    return by_sample
 
 
-def _scheduled_responses(learner: SGD, n: int) -> np.ndarray:
-    """(steps,) the final response of each step, if every step has its own M."""
+def final_carry(learner: SGD, n: int, first_step: int = 0) -> tuple[float, float]:
+    """What the weights at the end of the `n` samples keep of (w, v) before them."""
+    weights, velocity = _from_the_end(learner, n, first_step)[1] if learner.has_memory else (1, 0)
+    return float(weights), float(velocity)
+
+
+def _from_the_end(learner: SGD, n: int, first_step: int) -> tuple[np.ndarray, np.ndarray]:
+    """(steps,) the final response of each step, if every step has its own M; (2,) the carry."""
     steps = learner.steps(n)
     response = np.empty(steps)
     row = np.array([1.0, 0.0])  # the first row of M_last ... M_{s+1}, built from the end
     for s in reversed(range(steps)):
-        M, u = _step(learner, s, _batch_length(learner, s, n))
+        M, u = _step(learner, first_step + s, _batch_length(learner, s, n))
         response[s] = row @ u
         row = row @ M
-    return response
+    return response, row
 
 
 def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
@@ -136,7 +143,7 @@ def remaining_start(learner: SGD, n: int, epochs: int = 1) -> np.ndarray:
         remaining[s] = state[0]
         state = _step(learner, s, 1)[0] @ state
     remaining[steps] = state[0]
-    of_epochs = remaining[:-1].reshape(epochs, -1).repeat(learner.batch_size, axis=1)[:, :n]
+    of_epochs = remaining[:-1].reshape(epochs, -1)[:, np.arange(n) // learner.batch_size]
     return np.append(of_epochs.ravel(), remaining[-1])
 
 

@@ -84,12 +84,14 @@ class BlockInverses:
     Attributes:
         cholesky: (blocks, b, b) Cholesky factors.
         condition: An estimate of the largest condition number.
+        rounding: Eigenvalues below this part of the largest one are taken for rounding.
         singular: Indices of the blocks whose kernel is singular, if any.
         roots: (singular, b, b) with roots @ roots^T the pseudo-inverse of each of them.
     """
 
     cholesky: Tensor
     condition: float
+    rounding: float
     singular: Tensor | None = None
     roots: Tensor | None = None
 
@@ -102,11 +104,13 @@ class BlockInverses:
         return solution.flatten(0, 1)
 
 
-def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> BlockInverses:
+def invert_blocks(
+    gram: Tensor, ridge: float, start: int, in_range: bool, eps: float | None = None
+) -> BlockInverses:
     """Inverts gamma_o I + K_nn of every block of `gram` (blocks, b, b), the first at `start`.
 
     A block that is singular without a ridge gets a pseudo-inverse if `in_range`, and raises an
-    error otherwise.
+    error otherwise. `eps` is the relative rounding of the entries, if it is not that of their type.
     """
     size = gram.shape[-1]
     # column by column, as LAPACK stores it, so that the factors overwrite the blocks
@@ -120,13 +124,13 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
         factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
     worth = worth_estimating(norm, gram.dtype)
     condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors, worth)
-    rounding = ROUNDING * size * torch.finfo(gram.dtype).eps
+    rounding = ROUNDING * size * (eps or torch.finfo(gram.dtype).eps)
     if not (in_range and ridge == 0):
         _require_definite(gram, ridge, start, failed)
-        return BlockInverses(factors, float(condition.max()))
+        return BlockInverses(factors, float(condition.max()), rounding)
     failed |= ~(condition * rounding < 1)
     if not failed.any():
-        return BlockInverses(factors, float(condition.max()))
+        return BlockInverses(factors, float(condition.max()), rounding)
     singular = failed.nonzero()[:, 0]
     eigenvalues, vectors = torch.linalg.eigh(gram[singular])
     failed[singular] = eigenvalues[:, 0] < -rounding * eigenvalues[:, -1].abs()
@@ -134,7 +138,7 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
     kept = torch.where(eigenvalues > rounding * eigenvalues[:, -1:], eigenvalues, torch.inf)
     condition[singular] = (eigenvalues[:, -1] / kept.amin(1)).clamp(min=1.0)
     roots = vectors * kept.rsqrt()[:, None, :]
-    return BlockInverses(factors, float(condition.max()), singular, roots)
+    return BlockInverses(factors, float(condition.max()), rounding, singular, roots)
 
 
 def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) -> None:

@@ -102,6 +102,29 @@ def test_a_linear_module_is_its_description(loss, optimiser):
     np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
 
 
+class Scaled(nn.Module):
+    """Linear in its parameters, but the second output is three times as sensitive, or the same."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.weight, self.shared = nn.Parameter(torch.zeros(4, 2, dtype=torch.float64)), shared
+
+    def forward(self, x):
+        weight = self.weight[:, :1] if self.shared else self.weight
+        return x @ weight * torch.tensor([1.0, 3.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_outputs_with_different_kernels_are_not_said_to_be_exact(shared):
+    stream, module = drifting(85, outputs=2, dimensions=4), Scaled(shared)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.01)
+    model = module, sgd, LOSSES["half"]
+    passage, theory, described, _ = movements(model, stream, batch_size=6)
+    assert "outputs have different kernels or share parameters: this is approx" in described.words
+    assert "the mean of their kernels is used" in described.words
+    assert np.abs(passage.end - passage.after - theory).max() > 0.1 * np.abs(theory).max()
+
+
 def test_frozen_parameters_and_those_that_the_optimiser_has_not():
     stream = drifting(70, dimensions=4)
     frozen, other = network(4, 1, hidden=20), network(4, 1, hidden=20)

@@ -142,10 +142,11 @@ class Corrected(Plain):
     def start(self, loop):
         super().start(loop)
         everything = gradients(loop.module, loop.X)
-        self.first_features = everything
+        self.first_features, self.starts = everything, []
 
     def task_start(self, rows):
         self.rows = rows
+        self.starts.append(rows.start)
         self._compute()
 
     def epoch_start(self, epoch):
@@ -176,7 +177,7 @@ class Corrected(Plain):
                 Y, K, rate, self.gamma, self.block, self.ridge, batch, self.parts, self.first_block
             )
         elif self.kind == "exact":
-            Z = literal.corrected(Y, K, rate, self.gamma, batch)
+            Z = literal.iterative(Y, K, rate, self.gamma, self.starts, batch=batch)
         else:
             Z = offline_predictions(K, Y, self.gamma, self.block)
         self.Z = torch.from_numpy(Z)

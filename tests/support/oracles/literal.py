@@ -83,10 +83,14 @@ def correction_terms(K, p, n, eta, gamma, ridge=0.0, batch=1):
 
 
 def iterative(Y, K, eta, gamma, block, ridge=0.0, batch=1, parts="both", first_block="corrected"):
-    """Proposition 4.2 (Eq. 16-17), two general solves with all the past in every block."""
+    """Proposition 4.2 (Eq. 16-17), two general solves with all the past in every block.
+
+    `block` is the size of all blocks, or where each of them begins.
+    """
     Z = np.zeros_like(Y)
-    for start in range(0, len(Y), block):
-        p, n = slice(0, start), slice(start, min(start + block, len(Y)))
+    starts = [*range(0, len(Y), block)] if isinstance(block, int) else block
+    for start, stop in zip(starts, [*starts[1:], len(Y)], strict=True):
+        p, n = slice(0, start), slice(start, stop)
         if start == 0 and first_block == "plain":
             Z[n] = Y[n]
             continue

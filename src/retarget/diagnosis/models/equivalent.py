@@ -173,21 +173,28 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
         if parameter.requires_grad and id(parameter) in trained
     )
     network = model.fresh().module.double().cpu().eval()
+    kernel = EmpiricalNTK(network, params=names, progress=False)
     try:
         linear = _is_linear(network, names, X[:4])
+        alike = model.outputs == 1 or (linear and _outputs_are_alike(kernel, X[:4]))
     except Exception as error:  # the user's own code may raise anything
         raise NoDescriptionError(
             f"No kernel describes {model.name}, which fails in double precision: {error}"
         ) from error
     words = "One pass of SGD on the tangent kernel of the module at initialisation. The module "
-    if linear:
+    if linear and alike:
         words += "is linear in its parameters: this is exact."
+    elif linear:
+        words += (
+            "is linear in its parameters, but its outputs have different kernels or share "
+            "parameters: this is approximate. The agreement shows how well it holds here."
+        )
     else:
         words += (
             "is not linear in its parameters: this holds while its kernel does not change, but in "
             "general it does. The agreement shows how well it holds here."
         )
-    if model.outputs > 1 and not linear:
+    if not alike:
         words += " For several outputs, the mean of their kernels is used."
 
     @torch.no_grad()
@@ -195,7 +202,6 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
         outputs: Tensor = network(rows)
         return outputs.reshape(len(rows), -1)
 
-    kernel = EmpiricalNTK(network, params=names, progress=False)
     return Description(words, kernel, learner, start)
 
 
@@ -276,6 +282,14 @@ def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
     base = outputs(0.0)
     gap = outputs(2.0) - base - 2 * (outputs(1.0) - base)
     return float(gap.abs().max()) <= SMALL * (1.0 + float(base.abs().max()))
+
+
+def _outputs_are_alike(kernel: EmpiricalNTK, X: Tensor) -> bool:
+    """Whether all outputs have this kernel, and learning one of them does not move the others."""
+    K = kernel(X)
+    full = EmpiricalNTK(kernel.module, "full", kernel.params, progress=False)(X)
+    gap = full - torch.kron(K, torch.eye(len(full) // len(K), dtype=K.dtype))
+    return float(gap.abs().max()) <= SMALL * float(K.abs().max())
 
 
 def open_description(description: Description, X: Tensor, residual: Tensor) -> StreamKernel:

@@ -7,8 +7,16 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import ArrayT, free_memory, full_precision, give_back, panels, require_memory
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.arrays import (
+    ArrayT,
+    free_memory,
+    full_precision,
+    give_back,
+    panels,
+    require_memory,
+    require_no_overflow,
+)
+from retarget.errors import InvalidInputError, InvalidTypeError, ResultOverflowError
 from retarget.kernels.empirical.parameters import (
     Choice,
     Preconditioner,
@@ -27,7 +35,17 @@ from retarget.kernels.empirical.recording import Network
 from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, tensor_cores
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
-from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of
+from retarget.samples import (
+    Samples,
+    as_samples,
+    count,
+    leaves,
+    library_of,
+    require_finite_weights,
+    require_network,
+    take,
+    with_type_of,
+)
 
 # Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
 # no more, to stay in the caches. On two cores 2^26 to 2^28 are equally fast, 2^24 is slower.
@@ -225,9 +243,11 @@ class EmpiricalNTK(Kernel):
             the optimiser that trains the module (Adam, AdamW and RMSprop of torch, or SGD with
             rates by parameter group), whose P is read at each call; or P itself, a dict from names
             to tensors. P holds the second moments as they are then, with their bias correction and
-            eps, and each group's rate relative to the first one's. What is computed with the kernel
-            is exact while P is constant, and approximate if steps change it. Layers then use the
-            form with gradients, unless P is one number for each parameter.
+            eps, and each group's rate relative to the first one's. For a network with one output,
+            what is computed with the kernel is exact while P is constant, and approximate if steps
+            change it. For several it is always approximate: their P differ, and the kernel is the
+            mean over them. Layers then use the form with gradients, unless P is one number for each
+            parameter.
 
     Examples:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
@@ -254,8 +274,7 @@ class EmpiricalNTK(Kernel):
         progress: bool | None = None,
         preconditioner: Preconditioner = None,
     ) -> None:
-        if not isinstance(module, nn.Module):
-            raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
+        require_network(module)
         number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
         several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
         positive = "a positive number, or None"
@@ -328,7 +347,9 @@ class EmpiricalNTK(Kernel):
         samples = self._samples("A", A)
         if not count(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
-        return self._assembled(samples, lambda assembly: assembly.features_and_outputs(samples))
+        found = self._assembled(samples, lambda assembly: assembly.features_and_outputs(samples))
+        self._without_overflow(found[0])
+        return found
 
     def factors(self) -> dict[str, Tensor] | None:
         """The current preconditioner, by the parameters' names; None without one."""
@@ -369,7 +390,7 @@ class EmpiricalNTK(Kernel):
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
         K = self._assembled(A, lambda assembly: assembly.symmetric_gram(A), n / 2, n, n)
-        return mirror_lower(K)
+        return self._without_overflow(mirror_lower(K))
 
     def _gram(self, A: Samples, B: Samples) -> Tensor:
         n, m = count(A), count(B)
@@ -378,12 +399,14 @@ class EmpiricalNTK(Kernel):
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
         reuse = max(1, n * m / (n + m))
-        return self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
+        return self._without_overflow(
+            self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
+        )
 
     def _diag(self, A: Samples) -> Tensor:
         if not count(A):
             return self._like().new_zeros(0, dtype=self._dtype())
-        return self._assembled(A, lambda assembly: assembly.diagonal(A))
+        return self._without_overflow(self._assembled(A, lambda assembly: assembly.diagonal(A)))
 
     def _assembled(
         self,
@@ -419,3 +442,16 @@ class EmpiricalNTK(Kernel):
 
     def _dtype(self) -> torch.dtype:
         return self._like().dtype if self.accumulate is None else self.accumulate
+
+    def _without_overflow(self, result: Tensor) -> Tensor:
+        try:
+            require_no_overflow(result)
+        except ResultOverflowError as error:
+            require_finite_weights(self.module.state_dict())
+            instead = "" if result.dtype == torch.float64 else ", or accumulate=torch.float64"
+            raise ResultOverflowError(
+                f"the kernel overflows {str(result.dtype).removeprefix('torch.')}: the module's "
+                "weights, or products of them, are too large; use those from before its training "
+                f"diverged{instead}"
+            ) from error
+        return result

@@ -2,7 +2,8 @@ r"""The parameters that a kernel uses, and the factors by which an optimiser sca
 
 A step $\theta \leftarrow \theta - \eta P \nabla L$ with a diagonal P moves the outputs by the
 kernel $J P J^\top$ instead of $J J^\top$, so that everything that holds for SGD and a kernel holds
-for this one while P is constant.
+for this one while P is constant. But the P of several outputs differ, as an optimiser's second
+moments do, and then each output has a kernel of its own: their mean is exact only for one output.
 """
 
 import math
@@ -36,7 +37,7 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
             "the module has no trained parameters; expected some with requires_grad=True"
         )
     if wanted is None:
-        return trained
+        return _real(trained)
     if callable(wanted):
         chosen = {name for name in trained if wanted(name)}
     else:
@@ -55,7 +56,18 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
         raise InvalidInputError(
             "params selects no parameters; expected names of parameters, or None for all of them"
         )
-    return {name: value for name, value in trained.items() if name in chosen}
+    return _real({name: value for name, value in trained.items() if name in chosen})
+
+
+def _real(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    for name, value in parameters.items():
+        if value.is_complex():
+            raise InvalidTypeError(
+                f"the parameter {name} has dtype {str(value.dtype).removeprefix('torch.')}; "
+                "expected real parameters: keep real and imaginary parts as two of them, or leave "
+                "it out with params="
+            )
+    return parameters
 
 
 def _within(name: str, wanted: str) -> bool:

@@ -28,7 +28,15 @@ from retarget.kernels.empirical.terms import (
     split,
 )
 from retarget.kernels.empirical.uses import Convolved, Dense, Layer, LookedUp, names_of
-from retarget.samples import Samples, count, leaves, mapped, take, whole_numbers_explained
+from retarget.samples import (
+    Samples,
+    count,
+    failure_explained,
+    leaves,
+    mapped,
+    require_finite_outputs,
+    take,
+)
 
 Mode = Literal["auto", "structured", "jacobian"]
 Outputs = Literal["mean", "sum", "full"] | int | range
@@ -216,8 +224,9 @@ def _trial(network: Network, few: Samples) -> Recording:
     try:
         trial = network.record(few, widen=True)
     except (InvalidInputError, RuntimeError, TypeError, ValueError):  # perhaps due to widening
-        with whole_numbers_explained(few):
+        with failure_explained(few):
             trial = network.record(few, widen=False)
+    require_finite_outputs(trial.outputs, network.parameters | network.others | network.buffers)
     again = list(reversed(range(count(few))))
     batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # among other neighbours
     with torch.no_grad():

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.uses import RULES, Layer, Use, names_of
-from retarget.samples import Samples, count, leaves, outputs_of
+from retarget.samples import Samples, count, leaves, outputs_of, unfit_outputs
 
 # Reduces one output's gradients by a layer's results (n, groups, features, positions) to what is
 # kept of them: in the array (n, ...) that it is given, or in a new one.
@@ -147,13 +146,8 @@ class Network:
         copies = {name: value.clone() for name, value in self.buffers.items()}
         with _keras_variables(self.module, state):
             outputs = outputs_of(self.module, samples, {**state, **copies})
-        n = count(samples)
-        if outputs.ndim != 2 or len(outputs) != n or not outputs.is_floating_point():
-            raise InvalidInputError(
-                f"the module returned {outputs.dtype} of shape {tuple(outputs.shape)} for {n} "
-                f"samples; expected real outputs of shape ({n}, c): wrap it in a module that "
-                "reshapes them"
-            )
+        if outputs.ndim != 2:
+            raise unfit_outputs(outputs, count(samples))
         return outputs
 
 

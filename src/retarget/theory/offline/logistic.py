@@ -36,6 +36,7 @@ from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.losses import outputs, slope_product, steepest_slope
 from retarget.theory.offline.aims import OfflineLearner, block_bounds
 
+LARGEST_GAMMA = 1e100
 MOST_STEPS = 100  # of Newton's method; about ten are usual, and thirty if gamma is tiny
 MOST_ITERATIONS = 50  # of conjugate gradients, before the system is solved directly
 MOST_HALVINGS = 40
@@ -57,6 +58,11 @@ class LogisticFit(OfflineLearner):
         self.gamma, self._gram = gamma, gram
         self._slope = 0.25 if count == 1 else 1 / count
         self._steepest = steepest_slope("cross-entropy", count)
+        if gamma > LARGEST_GAMMA:
+            raise InvalidInputError(
+                f"gamma is {gamma:g}; expected at most {LARGEST_GAMMA:g} with "
+                "loss='cross-entropy', whose solver squares it"
+            )
         self.factor = GrowingCholesky(gamma / self._slope, gram, roomy)
         self._Y, self._start, self._roots = GrowingRows(), GrowingRows(), GrowingRows()
         self.coefficients = torch.empty(0, count)
@@ -225,15 +231,26 @@ class LogisticFit(OfflineLearner):
             w = weights[:, each]
             B = w[:, None] * K * w
             B.diagonal().add_(1.0)
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(B))
+            inverse = torch.cholesky_inverse(self._factor(B))
             inverses.append(inverse.mul_(w[:, None]).mul_(w))
         Ev = torch.stack([inverses[each] @ v[:, each] for each in range(count)], dim=1)
         if count > 1:
-            shared = torch.linalg.cholesky(torch.stack(inverses).sum(0))
+            shared = self._factor(torch.stack(inverses).sum(0))
             u = torch.cholesky_solve(Ev.sum(1, keepdim=True), shared)
             Ev -= torch.cat([inverse @ u for inverse in inverses], dim=1)
         step = (Ev - R) / self.gamma
         return step, self.gamma * (K @ step)
+
+    def _factor(self, M: Tensor) -> Tensor:
+        """The Cholesky factor of a matrix of the Newton step, if K / gamma did not overflow."""
+        factor, info = torch.linalg.cholesky_ex(M)
+        if info.item():
+            raise NotConvergedError(
+                f"gamma = {self.gamma:g} is too small beside the kernel for Newton's method in "
+                f"{str(M.dtype).removeprefix('torch.')}; use a larger gamma"
+            )
+        result: Tensor = factor
+        return result
 
     def _step_length(self, A: Tensor, f: Tensor, R: Tensor, step: Tensor, logits: Tensor) -> float:
         """The first of 1, 1/2, 1/4, ... that decreases J enough; 0 if none does."""

@@ -1,0 +1,209 @@
+"""Networks that no kernel can be computed of: an error of ours that names the reason."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retarget as rt
+from retarget.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    NotPositiveDefiniteError,
+    RetargetError,
+    TrainingDivergedError,
+)
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.filterwarnings("ignore::UserWarning:torch.nn.modules.lazy"),
+]
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(8, 3)), RNG.normal(size=(8, 2))
+LEARNER = rt.SGD(0.01, batch_size=2)
+
+
+def mlp(dtype=torch.float64, factor=1.0, bad=None):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).to(dtype)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter *= factor
+        if bad is not None:
+            module[2].weight[1, 5] = bad
+    return module
+
+
+class Own(nn.Module):
+    """Parameters and a forward pass of one's own."""
+
+    def __init__(self, weight, forward):
+        super().__init__()
+        self.weight, self._run = nn.Parameter(weight), forward
+
+    def forward(self, x):
+        return self._run(x, self.weight)
+
+
+def half_loaded():
+    return nn.Sequential(nn.Linear(3, 8).double(), nn.Linear(8, 2, device="meta").double())
+
+
+COMPLEX = torch.ones(3, 2, dtype=torch.complex128)
+REAL = torch.ones(3, 1, dtype=torch.float64)
+BEFORE = "use those from before its training diverged"
+NETWORKS = {
+    "NaN": (lambda: mlp(bad=np.nan), f"2.weight holds nan; expected finite weights: {BEFORE}"),
+    "infinite": (lambda: mlp(bad=np.inf), f"2.weight holds inf; expected finite weights: {BEFORE}"),
+    "grown": (
+        lambda: mlp(factor=1e160),
+        "outputs are not finite, though its weights and samples are, as if they overflowed float64",
+    ),
+    "lazy": (
+        lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)),
+        "0.weight has no shape yet, because its layer is lazy; call the module once",
+    ),
+    "complex": (
+        lambda: Own(COMPLEX, lambda x, w: (x.to(w.dtype) @ w).real),
+        "weight has dtype complex128; expected real parameters: keep real and imaginary parts",
+    ),
+    "complex outputs": (
+        lambda: Own(REAL, lambda x, w: torch.complex(x @ w, x @ w)),
+        "returned torch.complex128 of shape",
+    ),
+    "flat": (
+        lambda: Own(REAL, lambda x, w: (x @ w)[:, 0]),
+        r"returned torch.float64 of shape \((\d),\) for \1 samples; expected real outputs",
+    ),
+    "single": (
+        lambda: Own(REAL, lambda x, w: (x @ w).sum()),
+        r"returned torch.float64 of shape \(\) for . samples; expected real outputs",
+    ),
+    "meta": (
+        lambda: nn.Linear(3, 2, device="meta"),
+        "module's weight is on the meta device, which holds no numbers; load the weights first",
+    ),
+    "cpu and meta": (half_loaded, "module's 1.weight is on the meta device, which holds no numbe"),
+    "other samples": (
+        lambda: nn.Linear(5, 2).double(),
+        r"does not take samples of shape \(3,\) and dtype float64 \(mat1 and mat2 .*\); expected",
+    ),
+}
+
+
+def corrected(network, **options):
+    return rt.NetworkCorrector(network, LEARNER, 1.0, 8, **options).correct(X, Y)
+
+
+OBJECTS = {
+    "EmpiricalNTK": lambda m: rt.EmpiricalNTK(m)(X),
+    "EmpiricalNTK, Jacobian": lambda m: rt.EmpiricalNTK(m, mode="jacobian").diag(X),
+    "EmpiricalNTK, features": lambda m: rt.EmpiricalNTK(m).features(X),
+    "EmpiricalNTK, two sets": lambda m: rt.EmpiricalNTK(m)(X, X[:6]),
+    "TangentLearner": lambda m: rt.TangentLearner(m, 1.0, 16).learn(X, Y),
+    "NetworkCorrector": corrected,
+    "NetworkCorrector, exact": lambda m: corrected(m, kind="exact", refresh="never"),
+    "NetworkCorrector, closed": lambda m: corrected(m, memory=16),
+    "StreamingRidge": lambda m: rt.StreamingRidge(m, 1.0).learn(X, Y),
+    "StreamingRidge, tangents": lambda m: rt.StreamingRidge(rt.EmpiricalNTK(m), 1.0).learn(X, Y),
+    "TargetCorrector": lambda m: rt.TargetCorrector(rt.EmpiricalNTK(m), LEARNER, 1.0, 4).correct(
+        X, Y
+    ),
+    "TargetCorrector, bounded": lambda m: rt.TargetCorrector(
+        rt.EmpiricalNTK(m), LEARNER, 1.0, 4, memory=16
+    ).correct(X, Y),
+    "ShiftTracker": lambda m: rt.ShiftTracker(rt.EmpiricalNTK(m), LEARNER, 1.0).update(X, Y),
+    "CorrectionTracker": lambda m: rt.CorrectionTracker(rt.EmpiricalNTK(m), LEARNER, 1.0).update(
+        X, Y
+    ),
+}
+# A network in front of a ridge is not differentiated, and may have complex parameters.
+POSSIBLE = {("StreamingRidge", "complex")}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("thing", OBJECTS)
+def test_a_network_without_a_kernel_is_an_error_that_says_why(thing, network):
+    make, message = NETWORKS[network]
+    if (thing, network) in POSSIBLE:
+        OBJECTS[thing](make())
+        return
+    with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
+        OBJECTS[thing](make())
+
+
+@pytest.mark.parametrize("thing", OBJECTS)
+def test_weights_that_have_grown_beyond_single_precision(thing):
+    """Their products overflow, or nothing of gamma is left beside them."""
+    told = (
+        r"the kernel overflows float32: the module's weights.*, or accumulate=torch.float64"
+        "|the network's kernel is not finite: its weights, or products of them, overflowed"
+        r"|use gamma = (\S+) or more, or scale them down: they are as large as \S+e\+1[89], as tho"
+    )
+    possible = thing in ("EmpiricalNTK, features", "StreamingRidge")  # float64 holds the squares
+    if possible:
+        OBJECTS[thing](mlp(torch.float32, 1e19))
+        return
+    with pytest.raises(RetargetError, match=told):
+        OBJECTS[thing](mlp(torch.float32, 1e19)).predict(X)
+
+
+def test_the_advice_for_grown_weights_helps():
+    module = mlp(torch.float32, 1e19)
+    assert np.isfinite(rt.EmpiricalNTK(module, accumulate=torch.float64)(X)).all()
+    learner = rt.TangentLearner(module, 1.0, 16).learn(X, Y)
+    with pytest.raises(NotPositiveDefiniteError, match="scale them down") as told:
+        learner.predict(X)
+    gamma = float(re.search(r"gamma = (\S+) or more", str(told.value)).group(1))
+    assert np.isfinite(rt.TangentLearner(module, gamma, 16).learn(X, Y).predict(X)).all()
+    lazy = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)).double()
+    lazy(torch.tensor(X))
+    assert rt.EmpiricalNTK(lazy)(X).shape == (8, 8)
+    loaded = half_loaded().to_empty(device="cpu")
+    loaded.load_state_dict(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2)).state_dict())
+    assert rt.EmpiricalNTK(loaded)(X).shape == (8, 8)
+
+
+def test_a_network_that_breaks_on_the_way():
+    module = mlp()
+    corrector = rt.NetworkCorrector(module, LEARNER, 1.0, 8)
+    corrector.correct(X, Y)
+    corrector.trust()
+    with torch.no_grad():
+        module[0].weight[2, 1] = np.nan
+    with pytest.raises(InvalidInputError, match="0.weight holds nan; expected finite weights"):
+        corrector.correct(X, Y)
+    with torch.no_grad():  # its outputs are 0, but not its gradients by the next layer's weights
+        module[0].weight.fill_(1e200)
+        module[2].weight.zero_()
+    with pytest.raises(TrainingDivergedError, match="the network's kernel is not finite"):
+        corrector.correct(X, Y)
+
+
+def test_bfloat16_has_no_numpy():
+    module = nn.Linear(3, 2).bfloat16()
+    with pytest.raises(InvalidTypeError, match="the result is bfloat16, which NumPy does not have"):
+        rt.EmpiricalNTK(module)(X)
+    assert rt.EmpiricalNTK(module)(torch.tensor(X)).dtype == torch.bfloat16
+
+
+def test_samples_prepared_before_learning_or_for_another_learner():
+    ridge, fewer = rt.StreamingRidge(rt.Linear(), 1.0), rt.StreamingRidge(rt.Linear(), 1.0)
+    early, network = ridge.prepare(X), rt.TangentLearner(mlp(), 1.0, 16)
+    with pytest.raises(InvalidInputError, match="nothing has been learned yet; call learn"):
+        ridge.predict(early)
+    ridge.learn(X, Y)
+    told = "prepared with 3 features for 0 outputs, but the learner has 3 and 2; call prepare again"
+    with pytest.raises(InvalidInputError, match=told):
+        ridge.predict(early)
+    other = fewer.learn(X[:, :2], Y).prepare(X[:, :2])
+    with pytest.raises(InvalidInputError, match="prepared with 2 features for 2 outputs, but the"):
+        ridge.predict(other)
+    np.testing.assert_array_equal(ridge.predict(ridge.prepare(X)), ridge.predict(X))
+    assert len(ridge.prepare(X).like) == 0  # of the samples only their library is kept
+    early = network.prepare(X)
+    with pytest.raises(InvalidInputError, match="for 0 outputs, but the learner has 16 and 2"):
+        network.learn(X, Y).predict(early)
