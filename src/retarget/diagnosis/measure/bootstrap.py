@@ -40,17 +40,19 @@ class Bootstrap:
 
 
 def estimate(samples: Samples) -> Estimate:
-    """Returns a value and its 95% interval."""
-    if not np.isfinite(samples).all():
-        return UNKNOWN
-    low, high = np.percentile(samples[1:], [2.5, 97.5])
-    return Estimate(float(samples[0]), float(low), float(high))
+    """Returns a value and its 95% interval; unknown unless all three are finite numbers."""
+    with np.errstate(invalid="ignore"):
+        found = samples[0], *np.percentile(samples[1:], [2.5, 97.5])
+    return Estimate(*map(float, found)) if np.isfinite(found).all() else UNKNOWN
 
 
 def ratio(above: Samples, below: Samples) -> Estimate:
-    """Returns how far one mean is above another, relative to the other."""
+    """Returns how far one mean is above another, relative to the other: 0 for two equal ones.
+
+    So two learners without a single error, also in a resample, are equally good.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        return estimate(above / below - 1)
+        return estimate(np.where(above == below, 0.0, above / below - 1))
 
 
 def gap_closed(batch: Samples, online: Samples, other: Samples) -> Estimate:
