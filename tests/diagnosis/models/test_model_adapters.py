@@ -245,7 +245,12 @@ FROZEN = network(3).requires_grad_(False)
         (users.FailsLater(1, nan=True), NUMBERS, {}, "not finite numbers after 1 rows"),
         (Speechless(), NUMBERS, {}, "Speechless failed when predicting after 1 rows: RuntimeErr"),
         (Leaves(), NUMBERS, {}, "Leaves failed when learning row 1: SystemExit; it was given feat"),
-        (Unique(), NUMBERS, {}, "Unique failed when it was copied: .* only one .*; every run start"),
+        (
+            Unique(),
+            NUMBERS,
+            {},
+            "Unique failed when it was copied: .* only one .*; every run start",
+        ),
         (Wide(), NUMBERS, {}, r"of shape \(1, 2\); expected \(1, 1\), one for"),
     ],
 )
@@ -275,7 +280,9 @@ def test_a_model_that_needs_features_that_are_not_negative_is_told_so(kind):
 
 
 def test_a_model_that_needs_several_rows_at_a_time_is_told_so():
-    needs = r"GaussianNB gave predictions .* needs more rows at a time; .* \(batch_size=8, --batch-s"
+    needs = (
+        r"GaussianNB gave predictions .* needs more rows at a time; .* \(batch_size=8, --batch-s"
+    )
     with pytest.raises(InvalidInputError, match=needs):
         opened(GaussianNB(), CLASSES)
     trained = ran(opened(GaussianNB(), CLASSES, batch_size=8), CLASSES)

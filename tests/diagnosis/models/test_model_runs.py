@@ -102,7 +102,9 @@ def test_another_order():
 
 def test_long_streams_are_thinned():
     model = opened(RunningMean(), drifting(40))
-    np.testing.assert_array_equal(runs.rows_for_orders(model, 30_000, predicted=True), np.arange(30_000))
+    np.testing.assert_array_equal(
+        runs.rows_for_orders(model, 30_000, predicted=True), np.arange(30_000)
+    )
     rows = runs.rows_for_orders(model, 90_000, predicted=False)
     assert (len(rows), rows[0], rows[-1]) == (30_000, 0, 89_999)
     quick = opened(SGDRegressor(), drifting(40))

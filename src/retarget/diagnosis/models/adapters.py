@@ -251,7 +251,7 @@ class OneByOneModel(OnlineModel):
         of_river = " of river" if type(model).__module__.startswith("river.") else ""
         super().__init__(type(model).__name__ + of_river, stream, batch_size=1)
         self.original = decides = model
-        while hasattr(decides, "steps"):  # the last step of a pipeline
+        while isinstance(getattr(decides, "steps", None), dict):  # the last step of a pipeline
             decides = list(decides.steps.values())[-1]
         self.classifies = hasattr(decides, "predict_proba_one")
         if self.classifies:
