@@ -37,7 +37,7 @@ def chosen_by_hand(model, options, machine):
 
 
 def test_the_candidate_with_the_least_error_on_the_learned_rows_is_kept():
-    options = Options(model=network(4, hidden=24), lr=0.01, batch_size=3)
+    options = Options(model=network(4, hidden=16), lr=0.008, batch_size=3)
     model, machine = machine_of(options)
     tried, errors = chosen_by_hand(model, options, machine)
     assert len(tried) == 1 + len(correction.PARTS_OF_THE_WAY) + len(correction.GENTLER)

@@ -172,6 +172,15 @@ def test_a_batch_fit_that_stops_early_is_not_the_judge():
     assert found.helped
 
 
+def test_nothing_closes_more_than_the_whole_gap():
+    """A fit of a few epochs is clearly better than one pass, and clearly worse than corrected."""
+    few = SGDRegressor(penalty=None, learning_rate="constant", eta0=0.004, max_iter=3)
+    found = run(few, both_questions())
+    changes = {way: found.score(way, "whole").change for way in WAYS}
+    assert changes["corrected"].high < changes["batch"].low < changes["batch"].high < 0
+    assert found.closed["whole"] == UNKNOWN
+
+
 def test_a_batch_fit_that_fails_is_noted_and_the_changes_are_still_judged():
     """In epochs this model diverges; in one pass it does not."""
 

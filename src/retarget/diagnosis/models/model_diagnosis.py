@@ -302,9 +302,13 @@ class _Diagnosing:
         )
 
     def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:
+        """Returns the share of the gap closed; unknown if its batch fit is no limit to go by."""
         if self._diverged(ruler, came[ruler.question]):
             return UNKNOWN
-        return gap_closed(*(ruler.means(said[ruler.question]) for said in (batch, came, corrected)))
+        means = (ruler.means(said[ruler.question]) for said in (batch, came, corrected))
+        closed = gap_closed(*means)
+        # clearly better than the batch fit, which stopped too early to say how good it could be
+        return UNKNOWN if closed.low > 1 else closed
 
 
 def _losses(trained: _Trained, question: Question) -> tuple[float, ...]:
