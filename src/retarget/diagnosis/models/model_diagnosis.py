@@ -132,7 +132,9 @@ class _Diagnosing:
         return ModelDiagnosis(
             name=self._model.name,
             scores=tuple(
-                self._score(way, question) for question in self._rulers for way in ways.items()
+                self._score(way, trained, question)
+                for question in self._rulers
+                for way, trained in ways.items()
             ),
             orders={question: _losses(ways["random order"], question) for question in self._rulers},
             before=passage.before,
@@ -282,9 +284,8 @@ class _Diagnosing:
                 "it. If it has a learning rate, lower that."
             )
 
-    def _score(self, way: tuple[ModelWay, _Trained], question: Question) -> ModelScore:
-        """Returns the scores of one way; in each bootstrap resample, one of its runs is drawn."""
-        name, trained = way
+    def _score(self, way: ModelWay, trained: _Trained, question: Question) -> ModelScore:
+        """Returns the score of one way; in each bootstrap resample, one of its runs is drawn."""
         ruler, came = trained.rulers[question], trained.came[question]
         runs = [said[question] for said in trained.said] or [np.full(came.shape, math.nan)]
 
@@ -293,7 +294,7 @@ class _Diagnosing:
 
         loss, classes = over_runs(ruler.means), self._stream.kind == "classification"
         return ModelScore(
-            name,
+            way,
             question,
             error=estimate(over_runs(ruler._replace(metric="squared").means)),
             accuracy=estimate(over_runs(ruler.right)) if classes else None,
