@@ -9,6 +9,8 @@ from torch import nn
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 
+# What a user's own code may raise; exit() inside it must not end the program. Ctrl-C does.
+USER_ERRORS = (Exception, SystemExit)
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
 
 
@@ -24,6 +26,11 @@ def imported(name: str, what: str) -> Any:
             f"the {what} {name!r} cannot be imported: {error}; expected 'package.module:factory' "
             "from a package that is installed or on PYTHONPATH"
         ) from error
+    except USER_ERRORS as error:
+        raise InvalidInputError(
+            f"the {what} {name!r} cannot be imported: importing {module_name} raises "
+            f"{reason(error)}; correct that first"
+        ) from error
     return found
 
 
@@ -36,13 +43,23 @@ def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None
     options = dict(options or {})
     try:
         return factory(**options)
-    except Exception as error:  # the user's own code: any kind
+    except USER_ERRORS as error:
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         arguments = f"with {given}" if given else "without arguments"
         raise InvalidInputError(
-            f"the {what} {name!r} failed when it was called {arguments}: "
-            f"{type(error).__name__}: {error}"
+            f"the {what} {name!r} failed when it was called {arguments}: {reason(error)}"
         ) from error
+
+
+def reason(error: BaseException) -> str:
+    r"""Returns what a user's code raised, in one line.
+
+    Examples:
+        >>> reason(RuntimeError("out of order.\nSee the manual."))
+        'RuntimeError: out of order'
+    """
+    text = str(error).partition("\n")[0].rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def imported_network(name: str, what: str) -> nn.Module:

@@ -160,7 +160,8 @@ class ModelDiagnosis:
             standard deviations of the true ones; NaN if there are none.
         closed: By question: the measured share of the gap in loss, (as it came - batch), that
             training on them closed. NaN unless the model is clearly worse as it came than as a
-            batch model.
+            batch model, and where it is clearly better on them than its batch fit, which then
+            stopped too early to be a limit. `ModelScore.change` does not need the batch fit.
         prequential: Error on the stream's rows just before each was learned, in the user's units.
         remembered: Error on the same rows at the end, after learning all of them.
         failures: What failed, was skipped or was done on fewer rows, one sentence each.

@@ -6,7 +6,8 @@ import torch
 from sklearn.linear_model import PassiveAggressiveRegressor, SGDRegressor
 from torch import nn
 
-from retarget.diagnosis.measure.compare import as_tensors, partition
+from retarget.diagnosis.measure.groups import partition
+from retarget.diagnosis.measure.holdout import as_tensors
 from retarget.diagnosis.models import equivalent
 from retarget.diagnosis.models.equivalent import (
     NoDescriptionError,
@@ -29,10 +30,11 @@ def movements(model, stream, **options):
     passage = pass_as_it_came(model, stream, partition(stream), 0, quietly)
     X, Y = as_tensors(stream)
     described = describe(model, X)
-    start = described.start(X)
-    np.testing.assert_allclose(start.numpy(), model.fresh().predict(stream.X), atol=1e-12)
-    kernel = open_description(described, X, Y - start)
-    return passage, predicted_movement(described, kernel, start), described, kernel
+    machine = open_description(described, X, Y)
+    start = machine.start.numpy()
+    np.testing.assert_allclose(start, model.fresh().predict(stream.X), atol=1e-12)
+    np.testing.assert_allclose(machine.kernel.Y.numpy(), stream.Y - start, atol=1e-12)
+    return passage, predicted_movement(machine), described, machine.kernel
 
 
 CONSTANT = {"penalty": None, "learning_rate": "constant", "eta0": 0.03}
@@ -156,7 +158,7 @@ def test_few_rows_have_a_dense_kernel_too_many_none_and_a_machine_may_diverge(mo
     long = drifting(400, dimensions=3)
     X, Y = as_tensors(long)
     wild = describe(opened(SGDRegressor(**(CONSTANT | {"eta0": 80.0})), long), X)
-    assert predicted_movement(wild, open_description(wild, X, Y), torch.zeros_like(Y)) is None
+    assert predicted_movement(open_description(wild, X, Y)) is None
     monkeypatch.setattr(equivalent, "MOST_ROWS", 8)
     with pytest.raises(StreamTooLargeError, match="of 9 rows has 9 features; expected at most 8"):
         movements(SGDRegressor(**CONSTANT), stream)

@@ -1,11 +1,13 @@
 """What a user's model is given, and what becomes of what it says."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Perceptron, SGDClassifier, SGDRegressor
+from sklearn.naive_bayes import ComplementNB, GaussianNB, MultinomialNB
 from sklearn.neural_network import MLPRegressor
 from torch import nn
 
@@ -175,7 +177,10 @@ def test_by_import_path(monkeypatch, tmp_path):
         "def make(eta0=0.1):\n    return SGDRegressor(eta0=eta0)\n"
         "made = SGDRegressor(eta0=0.3)\n"
         "def broken(**options):\n    raise RuntimeError('out of order')\n"
+        "def leaves(**options):\n    raise SystemExit('good bye')\n"
     )
+    (tmp_path / "my_script.py").write_text("import sys\nsys.exit(3)\n")
+    (tmp_path / "my_mistake.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     for path, options, eta0 in (
         ("my_models:make", None, 0.1),
@@ -184,7 +189,10 @@ def test_by_import_path(monkeypatch, tmp_path):
     ):
         assert opened(path, NUMBERS, model_options=options).original.eta0 == eta0
     for path, message in (
-        ("my_models:broken", "failed .* with a=1: .*of order"),
+        ("my_models:broken", "failed .* with a=1: RuntimeError: out of order"),
+        ("my_models:leaves", "failed .* with a=1: SystemExit: good bye"),
+        ("my_script:make", "importing my_script raises SystemExit: 3; correct that first"),
+        ("my_mistake:make", "importing my_mistake raises ZeroDivisionError: division by zero"),
         ("forest", "the model 'forest' cannot be imported"),
         ("os:O_RDONLY", "is a int; expected a function or class"),
     ):
@@ -203,6 +211,20 @@ class Speechless(RunningMean):
         raise RuntimeError("nothing to say")
 
 
+class Leaves(RunningMean):
+    """Calls exit, as a script may."""
+
+    def partial_fit(self, X, y):
+        raise SystemExit
+
+
+class Unique(RunningMean):
+    """It cannot be copied."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("there is only one of me")
+
+
 FROZEN = network(3).requires_grad_(False)
 
 
@@ -217,11 +239,18 @@ FROZEN = network(3).requires_grad_(False)
         ((network(3), 3), NUMBERS, {}, "a tuple of Linear, int; expected a module"),
         (network(3), NUMBERS, {}, "without an optimiser and lr is 'auto'"),
         (FROZEN, NUMBERS, {"lr": 1.0}, "no parameter that requires a gradient"),
-        (network(4), NUMBERS, {"lr": 0.1}, "given 1 rows of 3 features and 1 targets"),
+        (network(4), NUMBERS, {"lr": 0.1}, r"given features of shape \(1, 3\) and numbers as"),
         (network(3, 2), NUMBERS, {"lr": 0.1}, r"shape \(1, 2\); expected \(1, 1"),
         (users.FailsLater(1), NUMBERS, {}, "FailsLater failed when learning row 1: RuntimeError"),
         (users.FailsLater(1, nan=True), NUMBERS, {}, "not finite numbers after 1 rows"),
         (Speechless(), NUMBERS, {}, "Speechless failed when predicting after 1 rows: RuntimeErr"),
+        (Leaves(), NUMBERS, {}, "Leaves failed when learning row 1: SystemExit; it was given feat"),
+        (
+            Unique(),
+            NUMBERS,
+            {},
+            "Unique failed when it was copied: .* only one .*; every run start",
+        ),
         (Wide(), NUMBERS, {}, r"of shape \(1, 2\); expected \(1, 1\), one for"),
     ],
 )
@@ -229,6 +258,38 @@ def test_what_is_not_a_model_of_this_stream(model, stream, options, message):
     with pytest.raises((InvalidInputError, InvalidTypeError), match=message) as raised:
         opened(model, stream, **options)
     assert isinstance(raised.value, InvalidTypeError) == (model is dict or isinstance(model, tuple))
+
+
+class Interrupted(RunningMean):
+    def partial_fit(self, X, y):
+        raise KeyboardInterrupt
+
+
+def test_an_interruption_is_not_a_failure():
+    with pytest.raises(KeyboardInterrupt):
+        opened(Interrupted(), NUMBERS)
+
+
+@pytest.mark.parametrize("kind", [MultinomialNB, ComplementNB])
+def test_a_model_that_needs_features_that_are_not_negative_is_told_so(kind):
+    needs = r"\(1, 3\) and classes .* \(1, 3\), some of them negative, .* \(standardise=False, --as"
+    with pytest.raises(InvalidInputError, match=needs):
+        opened(kind(), CLASSES)
+    as_they_are = replace(CLASSES, X=np.abs(CLASSES.X))  # what standardise=False gives
+    assert ran(opened(kind(), as_they_are), as_they_are).learned == 40
+
+
+def test_a_model_that_needs_several_rows_at_a_time_is_told_so():
+    needs = (
+        r"GaussianNB gave predictions .* needs more rows at a time; .* \(batch_size=8, --batch-s"
+    )
+    with pytest.raises(InvalidInputError, match=needs):
+        opened(GaussianNB(), CLASSES)
+    trained = ran(opened(GaussianNB(), CLASSES, batch_size=8), CLASSES)
+    np.testing.assert_allclose(trained.predict(CLASSES.X).sum(axis=1), 1)
+    alone = replace(CLASSES, X=CLASSES.X[:5], Y=CLASSES.Y[:5])  # too few rows for such advice
+    with pytest.raises(InvalidInputError, match=r"as targets, of shape \(1, 3\)$"):
+        opened(GaussianNB(), alone)
 
 
 def test_the_seed_is_for_the_run_alone():

@@ -2,23 +2,27 @@
 
 import copy
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Perceptron, SGDRegressor
+from sklearn.naive_bayes import MultinomialNB
 from sklearn.neural_network import MLPRegressor
 from torch import nn
 
 import retarget as rt
-from retarget.diagnosis.measure.compare import Bootstrap, Split, any_of
+from retarget.diagnosis.answers import UNKNOWN
+from retarget.diagnosis.measure.bootstrap import Bootstrap, any_of, ratio
+from retarget.diagnosis.measure.holdout import Asked, Split, split
 from retarget.diagnosis.models import model_diagnosis, runs
 from retarget.diagnosis.models.adapters import seeded
 from retarget.diagnosis.models.model_diagnosis import agreement, diagnose_model
 from retarget.diagnosis.options import Options
+from retarget.errors import InvalidInputError
 from support.diagnosis_streams import as_stream, classes, drifting
-from support.user_models import FailsLater, NearestMeans, OneByOne, network
+from support.user_models import FailsLater, NearestMeans, OneByOne, RunningMean, network
 
 WAYS = ["as it came", "random order", "batch", "corrected"]
 SGD = {"penalty": None, "learning_rate": "constant", "eta0": 0.04}
@@ -40,11 +44,16 @@ def sorted_stream(n=160, seed=0, linear=False):
     y = (y - y.mean()) / y.std()
     order = np.argsort(X[:n, 0])
     stream = as_stream(X[:n][order], y[:n, None][order])
-    return Split(stream, as_stream(X[n:], y[n:, None]), "test")
+    return Split(stream, {"test": Asked(as_stream(X[n:], y[n:, None]), None)})
 
 
 def progressive(stream):
-    return Split(stream, None, "progressive")
+    return Split(stream, {})
+
+
+def both_questions(**options):
+    """A sorted stream of 200 rows, of which 40 are held out at its end and 40 all over it."""
+    return split(sorted_stream(n=200, linear=True).stream, None, Options(test_share=0.2, **options))
 
 
 def run(model, parted, **options):
@@ -83,30 +92,123 @@ def test_a_linear_model_with_an_intercept_against_plain_loops_and_the_theory():
     assert found.corrected_size == pytest.approx(size, rel=1e-6)
 
     assert [score.way for score in found.scores] == WAYS
-    T = np.column_stack([parted.test.X, np.ones(200)])
+    test = parted.asked["test"].rows
+    T = np.column_stack([test.X, np.ones(200)])
     with seeded(0):
-        batch = SGDRegressor(**SGD).fit(X, y).predict(parted.test.X)
+        batch = SGDRegressor(**SGD).fit(X, y).predict(test.X)
     for way, said in (("as it came", T @ w), ("batch", batch)):
-        expected = np.square(parted.test.Y[:, 0] - said).mean()
-        assert found.score(way).error.value == pytest.approx(expected, rel=1e-9)
+        expected = np.square(test.Y[:, 0] - said).mean()
+        assert found.score(way, "test").error.value == pytest.approx(expected, rel=1e-9)
     assert found.prequential.value == pytest.approx(np.square(y - before).mean(), rel=1e-9)
     assert found.remembered.value == pytest.approx(np.square(y - A @ w).mean(), rel=1e-9)
-    assert found.closed.value == pytest.approx(1, abs=0.3)
-    assert found.order.high < 0
-    assert len(found.orders) == 3
-    assert found.score("random order").error.value == pytest.approx(np.mean(found.orders))
+    assert found.closed["test"].value == pytest.approx(1, abs=0.3)
+    shuffled = found.score("random order", "test")
+    assert shuffled.change.high < 0
+    assert len(found.orders["test"]) == 3
+    assert (
+        shuffled.error.value == shuffled.loss.value == pytest.approx(np.mean(found.orders["test"]))
+    )
 
 
-def test_corrected_targets_serve_a_linear_module_and_are_recommended():
-    module, parted = network(5), sorted_stream(linear=True)
-    kept = copy.deepcopy(module.state_dict())
-    found = rt.diagnose(parted.stream.X, parted.stream.Y, lr=0.1, model=module, evaluation="random")
-    torch.testing.assert_close(module.state_dict(), kept, rtol=0, atol=0)
-    assert found.model.agreement == pytest.approx(1, abs=1e-9)
-    assert found.model.closed.low > 0.9
-    assert found.model.failures == ()
-    assert found.model.helped
-    assert any("iteratively corrected targets" in text for text in found.verdict.recommendations)
+@pytest.mark.parametrize("metric", ["auto", "absolute"])
+def test_each_change_is_compared_with_the_model_as_it_came_on_every_question(metric):
+    parted = both_questions()
+    options = {"lr": 0.006, "batch_size": 4, "seed": 5, "metric": metric}
+    found = run(network(5), parted, **options)
+    assert found.questions == ("whole", "next")
+    assert [(one.question, one.way) for one in found.scores] == [
+        (question, way) for question in ("whole", "next") for way in WAYS
+    ]
+
+    def trained(targets, order):
+        """The module after one pass, by hand."""
+        module = network(5)
+        sgd = torch.optim.SGD(module.parameters(), lr=0.006)
+        for rows in torch.from_numpy(order).split(4):
+            sgd.zero_grad()
+            X, Y = (torch.from_numpy(part[rows]) for part in (parted.stream.X, targets))
+            error = module(X) - Y
+            error.square().sum().div(2).backward()
+            sgd.step()
+        return module
+
+    n, rng = len(parted.stream), np.random.default_rng(5)
+    came = trained(parted.stream.Y, np.arange(n))
+    corrected = trained(found.corrected, np.arange(n))
+    orders = [trained(parted.stream.Y, rng.permutation(n)) for _ in range(3)]
+    for question, asked in parted.asked.items():
+        bootstrap = Bootstrap(len(asked.rows), 5)
+
+        def means(module, asked=asked, bootstrap=bootstrap):
+            said = module(torch.from_numpy(asked.rows.X)).detach().numpy()
+            gap = np.abs(asked.rows.Y - said)[:, 0]
+            return bootstrap.means(gap if metric == "absolute" else gap**2)
+
+        for way, samples in (
+            ("as it came", means(came)),
+            ("corrected", means(corrected)),
+            ("random order", any_of([means(one) for one in orders], 5)),
+        ):
+            score, relative = found.score(way, question), samples / means(came) - 1
+            interval = np.percentile(relative[1:], [2.5, 97.5])
+            np.testing.assert_allclose(score.change, [relative[0], *interval], atol=1e-9)
+            assert score.loss.value == pytest.approx(samples[0], abs=1e-12)
+        each = [means(one)[0] for one in orders]
+        np.testing.assert_allclose(found.orders[question], each, atol=1e-12)
+    assert found.score("corrected", "whole").change.high < 0
+    assert found.helped
+
+
+def test_a_batch_fit_that_stops_early_is_not_the_judge():
+    """One epoch at a low rate: its own fit is no better, and yet corrected targets help."""
+    own_fit = SGDRegressor(penalty=None, learning_rate="constant", eta0=0.004, max_iter=1)
+    found = run(own_fit, both_questions())
+    for question in found.questions:
+        batch, came = (found.score(way, question) for way in ("batch", "as it came"))
+        assert not batch.change.high < 0
+        assert came.change == (0, 0, 0)
+        assert found.closed[question] == UNKNOWN
+    assert found.score("corrected", "whole").change.high < -0.3
+    assert found.helped
+
+
+def test_nothing_closes_more_than_the_whole_gap():
+    """A fit of a few epochs is clearly better than one pass, and clearly worse than corrected."""
+    few = SGDRegressor(penalty=None, learning_rate="constant", eta0=0.004, max_iter=3)
+    found = run(few, both_questions())
+    changes = {way: found.score(way, "whole").change for way in WAYS}
+    assert changes["corrected"].high < changes["batch"].low < changes["batch"].high < 0
+    assert found.closed["whole"] == UNKNOWN
+
+
+def test_a_batch_fit_that_fails_is_noted_and_the_changes_are_still_judged():
+    """In epochs this model diverges; in one pass it does not."""
+
+    class Fragile(OneByOne):
+        steps = 0  # a river pipeline has steps, too, but in a dict
+
+        def learn_one(self, x, y):
+            self.steps += 1
+            if self.steps > 160:  # the rows of the stream
+                raise RuntimeError("too much")
+            super().learn_one(x, y)
+
+    found = run(Fragile(0.02), sorted_stream(linear=True))
+    assert found.failures == (
+        "As a batch model, Fragile failed when learning row 161: RuntimeError: too much.",
+    )
+    assert found.score("batch", "test").error == UNKNOWN
+    assert found.score("batch", "test").change == UNKNOWN
+    assert found.closed["test"] == UNKNOWN
+    assert math.isfinite(found.score("random order", "test").change.value)
+
+
+def test_a_gap_is_closed_only_where_there_is_one():
+    found = run(SGDRegressor(**SGD), both_questions())
+    for question in found.questions:
+        behind = found.score("batch", question).change.high < 0
+        assert math.isfinite(found.closed[question].value) == behind
+    assert found.closed["whole"].low > 0.5
 
 
 def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
@@ -114,36 +216,56 @@ def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
     found = run(network(5, hidden=64), sorted_stream(n=100), lr=0.003, gamma=0.3, ridge=0.0)
     assert found.agreement > 0.98
     assert found.corrected_size > 100
-    came, corrected = (found.score(way).error for way in ("as it came", "corrected"))
+    corrected = found.score("corrected", "test")
     # so wrong that it may overflow: then there is no number, and a sentence
-    assert corrected.low > 10 * came.high or math.isnan(corrected.value)
-    assert found.closed.high < -10 or math.isnan(found.closed.value)
-    assert found.failures[0].startswith("On targets corrected with ridge 0.3 and stabiliser 0, ")
-
-
-def test_gentler_targets_are_tried_when_the_first_fail():
-    found = run(network(5, hidden=32), sorted_stream(n=80), lr=0.03)
-    first = next(sentence for sentence in found.failures if sentence.startswith("On targets"))
-    assert "without correction" in first or "failed" in first
-    assert found.corrected_size < 100
+    if math.isnan(corrected.error.value):
+        assert found.failures[0].startswith(
+            "On targets corrected with ridge 0.3 and stabiliser 0, "
+        )
+    else:
+        assert corrected.change.low > 9
+    assert not found.helped
 
 
 @pytest.mark.parametrize("model", [Perceptron(), NearestMeans()])
 def test_classes_one_after_another_and_a_model_that_nothing_describes(model):
-    found = run(model, Split(classes(90), classes(60), "test"))
+    found = run(model, Split(classes(90), {"test": Asked(classes(60), None)}))
     for score in found.scores[:3]:
         assert 0 <= score.accuracy.low <= score.accuracy.high <= 1
         assert score.error.low >= 0
     assert found.description.startswith("No kernel is known that describes")
     assert found.theory is found.agreement is found.corrected is None
-    assert math.isnan(found.closed.value)
-    assert math.isnan(found.score("corrected").error.value)
+    assert found.closed["test"] == found.score("corrected", "test").error == UNKNOWN
     assert found.scores[3].accuracy is not None
+    came, shuffled = (found.score(way, "test") for way in WAYS[:2])
     if isinstance(model, Perceptron):
-        assert found.order.value < 0
-        assert found.score("random order").accuracy.value > found.scores[0].accuracy.value
+        assert shuffled.change.value < 0
+        assert shuffled.accuracy.value > came.accuracy.value
     else:  # means know no order
-        np.testing.assert_allclose(found.order, 0, atol=1e-12)
+        np.testing.assert_allclose(shuffled.change, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_equal_losses_are_no_change_even_without_a_single_error(wrong):
+    """With one wrong row of 30, many resamples have none: 0 / 0 is no change, too."""
+    stream, rows = classes(60), classes(30)
+    names = dict(zip(map(tuple, rows.X), np.repeat(["y0", "y1", "y2"], 10), strict=True))
+    names[tuple(rows.X[0])] = f"y{wrong}"
+
+    class Told(RunningMean):
+        """It knows the classes of these very rows, but for one."""
+
+        def partial_fit(self, X, y, classes=None):
+            pass
+
+        def predict(self, X):
+            return [names.get(tuple(x), "y0") for x in X]
+
+    found = run(Told, Split(stream, {"test": Asked(rows, None)}), metric="accuracy")
+    for way in WAYS[:3]:
+        score = found.score(way, "test")
+        assert score.loss.value == pytest.approx(wrong / 30)
+        assert score.change == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +290,7 @@ def test_a_seed_repeats_everything(model, options):
 def test_a_progressive_evaluation_judges_by_rows_not_learned_yet():
     stream = sorted_stream(n=64, linear=True).stream
     found = run(SGDRegressor(eta0=0.1), progressive(stream), block_size=16)
-    assert found.score("as it came").error == found.prequential
+    assert found.score("as it came", "progressive").error == found.prequential
     prequential = np.square(found.before - stream.Y).mean()
     assert found.prequential.value == pytest.approx(prequential)
     assert all(math.isfinite(score.error.value) for score in found.scores)
@@ -179,7 +301,7 @@ def test_a_progressive_evaluation_judges_by_rows_not_learned_yet():
         x, y = stream.X[[row]], stream.Y[row]
         errors.append(y[0] - (model.predict(x)[0] if errors else 0.0))
         model.partial_fit(x, y)
-    assert found.orders[0] == pytest.approx(np.square(errors).mean(), rel=1e-9)
+    assert found.orders["progressive"][0] == pytest.approx(np.square(errors).mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize("held_out", [True, False])
@@ -188,29 +310,127 @@ def test_a_long_stream_is_thinned_for_its_orders(monkeypatch, held_out):
     parted = sorted_stream() if held_out else progressive(sorted_stream().stream)
     found = run(OneByOne(0.01), parted)
     assert "tried on 40 rows, evenly spaced over the stream's 160" in found.failures[0]
-    assert math.isfinite(found.order.value)
-    assert len(found.orders) == 3
+    (question,) = found.questions
+    assert len(found.orders[question]) == 3
+    # compared with the same 40 rows as they came
+    by_hand, errors, names = OneByOne(0.01), [], parted.stream.feature_names
+    rows = np.linspace(0, 159, 40).round().astype(int)
+    for x, y in zip(parted.stream.X[rows], parted.stream.Y[rows, 0], strict=True):
+        row = dict(zip(names, x, strict=True))
+        errors.append(y - by_hand.predict_one(row))
+        by_hand.learn_one(row, y)
+    if held_out:
+        test = parted.asked["test"].rows
+        said = [by_hand.predict_one(dict(zip(names, x, strict=True))) for x in test.X]
+        errors = test.Y[:, 0] - said
+    expected = np.mean(found.orders[question]) / np.square(errors).mean() - 1
+    change = found.score("random order", question).change
+    assert change.value == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("nan", [False, True])
-def test_a_model_that_fails_is_a_sentence_in_every_run(nan):
+@pytest.mark.parametrize("evaluation", ["test", "progressive"])
+@pytest.mark.parametrize(
+    ("nan", "what"),
+    [
+        (
+            False,
+            r"FailsLater failed when learning row 30: RuntimeError: out of order, after it had "
+            r"learned 29 of the stream's 60 rows as they came \(the next is row 77 of your data\); "
+            r"it was given features of shape \(1, 5\) and numbers as targets, of shape \(1, 1\); "
+            r"train it on these rows yourself to see why",
+        ),
+        (
+            True,
+            "FailsLater gave predictions that are not finite numbers after 30 rows, after it had "
+            "learned 30 of the stream's 60 rows",
+        ),
+    ],
+)
+def test_a_model_that_fails_over_the_stream_as_it_came_is_an_error(nan, what, evaluation):
     parted = sorted_stream(n=60)
-    found = run(FailsLater(30, nan=nan), parted)
-    expected = "not finite numbers after 30 rows" if nan else "failed when learning row 30"
-    assert expected in found.failures[0]
+    stream = replace(parted.stream, rows=np.arange(60) + 47)
+    parted = progressive(stream) if evaluation == "progressive" else parted._replace(stream=stream)
+    with pytest.raises(InvalidInputError, match=what):
+        run(FailsLater(30, nan=nan), parted)
+
+
+def test_a_model_that_fails_on_held_out_rows_is_an_error():
+    class Narrow(RunningMean):
+        def predict(self, X):
+            if np.abs(X).max() > 50:
+                raise ValueError("out of range")
+            return super().predict(X)
+
+    parted = sorted_stream(n=60)
+    far = as_stream(100 + parted.stream.X, parted.stream.Y)
+    what = (
+        "predicting after 60 rows: ValueError: out of range, .* learned 60 of the stream's 60 rows"
+    )
+    with pytest.raises(InvalidInputError, match=f"{what} as they came; it was given"):
+        run(Narrow(), Split(parted.stream, {"test": Asked(far, None)}))
+
+
+def test_a_row_that_the_model_cannot_learn_is_told_with_what_it_needs():
+    stream = classes(40)
+    X = np.abs(stream.X)
+    X[25, 1] = -0.5
+    parted = progressive(replace(stream, X=X))
+    needs = (
+        "row 26: ValueError: Negative .* learned 25 of .* some of them negative, .*standardise=Fa"
+    )
+    with pytest.raises(InvalidInputError, match=needs):
+        run(MultinomialNB(), parted)
+
+
+def test_a_model_that_fails_in_another_order_is_noted_only():
+    class Sorted(RunningMean):
+        """It takes rows in the order of their first feature only, and exits otherwise."""
+
+        def partial_fit(self, X, y):
+            super().partial_fit(X, y)
+            if len(self.seen) > 1 and self.seen[-2][0][0, 0] > X[0, 0]:
+                raise SystemExit("not sorted")
+
+    found = run(Sorted(), sorted_stream(n=60))
     said = "|".join(found.failures)
-    for words in ("Over the stream as it came, FailsLater", "|As a batch", "random orders failed"):
-        assert words in said
-    assert all(math.isnan(score.error.value) for score in found.scores)
-    assert np.isnan([*found.end.ravel(), *found.groups.size.ravel()]).all()
-    assert found.orders == ()
+    assert (
+        "3 of 3 runs in random order failed, so the cost of the order is unknown: Sorted f" in said
+    )
+    assert "As a batch model, Sorted failed when learning row 3: SystemExit: not sorted." in said
+    assert math.isfinite(found.score("as it came", "test").error.value)
+    for way in WAYS[1:]:
+        assert found.score(way, "test").change == UNKNOWN
+    assert found.orders == {"test": ()}
 
 
-def test_a_model_that_diverges_late_keeps_what_is_known():
-    found = run(SGDRegressor(eta0=30.0, learning_rate="constant"), sorted_stream(n=60))
-    assert "SGDRegressor diverges: its predictions reach" in found.failures[0]
-    assert math.isnan(found.score("as it came").error.value)
-    assert math.isnan(found.closed.value)
+def test_a_model_that_diverges_keeps_its_error_and_nothing_is_compared_with_it():
+    fast, slow = (SGDRegressor(eta0=eta, learning_rate="constant") for eta in (1.0, 0.03))
+    found = run(fast, sorted_stream(n=20))
+    assert found.failures[0].startswith(
+        "Over the stream as it came, SGDRegressor diverges: its err"
+    )
+    assert "If it has a learning rate, lower that." in found.failures[0]
+    assert found.score("as it came", "test").error.value > 1e3
+    assert all(score.change == UNKNOWN for score in found.scores)
+    assert found.closed["test"] == UNKNOWN
+    assert not any("diverges" in said for said in run(slow, sorted_stream(n=20)).failures)
+
+
+def test_what_a_model_prints_goes_to_standard_error(capsys, monkeypatch, tmp_path):
+    (tmp_path / "talks.py").write_text(
+        "from support.user_models import RunningMean\n"
+        "print('imported')\n"
+        "class Talks(RunningMean):\n"
+        "    def __init__(self):\n        super().__init__()\n        print('made')\n"
+        "    def partial_fit(self, X, y):\n        super().partial_fit(X, y)\n"
+        "        print('learns')\n"
+        "    def predict(self, X):\n        print('says')\n        return super().predict(X)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run("talks:Talks", sorted_stream(n=20))
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert {"imported", "made", "learns", "says"} <= set(said.err.split())
 
 
 def test_weight_decay_from_a_start_has_no_corrected_targets():
@@ -236,6 +456,21 @@ def test_the_luck_of_the_draw_is_in_the_interval():
     np.testing.assert_array_equal(any_of([one], 5), one)
 
 
+def test_a_ratio_that_is_not_defined_in_a_few_resamples():
+    above, below = np.full((2, 1001), 2.0)
+    assert ratio(above, below) == (0, 0, 0)
+    above[5:9] = below[5:9] = 0  # 0 / 0 is no change
+    assert ratio(above, below) == (0, 0, 0)
+    below[9:20] = 0  # 2 / 0 in less than 2.5% of them
+    assert ratio(above, below) == (0, 0, 0)
+    below[9:80] = 0
+    assert ratio(above, below) == UNKNOWN
+    for where in (0, 500):
+        above, below = np.full((2, 1001), 2.0)
+        above[where] = math.nan
+        assert ratio(above, below) == UNKNOWN
+
+
 def test_agreement():
     theory = np.array([[3.0], [4.0]])
     pairs = ((1.1 * theory, theory), (0 * theory, theory), (0 * theory,) * 2, (theory, 0 * theory))
@@ -247,7 +482,7 @@ def test_the_diagnosis_runs_the_model_on_the_same_rows():
     stream = sorted_stream(n=80, linear=True).stream
     names = np.array(["north", "south"])[np.arange(80) // 40]
     found = rt.diagnose(
-        3 + 2 * stream.X, 7 * stream.Y[:, 0], groups=names, kernel="linear", lr=0.01,
+        3 + 2 * stream.X, 7 * stream.Y[:, 0], group=names, kernel="linear", lr=0.01,
         model="sklearn.linear_model:SGDRegressor", model_options={"eta0": 0.05},
     )  # fmt: skip
     model = found.model

@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retarget.diagnosis.answers import UNKNOWN
 from retarget.diagnosis.models.prediction_log import from_predictions
+from retarget.diagnosis.options import Options
 from retarget.errors import InvalidInputError
 from support.diagnosis_streams import classes, drifting
 
@@ -22,7 +24,7 @@ BEFORE, END = STREAM.Y + 0.3 * rng.normal(size=(2, *STREAM.Y.shape))
 
 
 def test_both_are_logged_in_the_users_units():
-    found = from_predictions(STREAM, STREAM.in_units(BEFORE), STREAM.in_units(END), seed=2)
+    found = from_predictions(STREAM, STREAM.in_units(BEFORE), STREAM.in_units(END), Options(seed=2))
     np.testing.assert_allclose(found.before, BEFORE, atol=1e-12)
     np.testing.assert_allclose(found.shift, END - BEFORE, atol=1e-12)
     expected = [
@@ -30,8 +32,12 @@ def test_both_are_logged_in_the_users_units():
     ]
     assert found.prequential.value == pytest.approx(expected[0])
     assert found.remembered.value == pytest.approx(expected[1])
-    assert found.score("as it came").error == found.prequential
-    assert all(math.isnan(score.error.value) for score in found.scores[1:])
+    (came,) = found.scores
+    assert came == found.score("as it came", "progressive")
+    assert came.error == found.prequential
+    assert came.change == (0, 0, 0)
+    assert found.questions == ("progressive",)
+    assert (found.closed["progressive"], found.orders) == (UNKNOWN, {"progressive": ()})
     # each later row has the same share in what moved: of a row of "b", only later ones of "b"
     np.testing.assert_allclose(found.groups.size[1, 0], 0, atol=1e-12)
     moved = np.linalg.norm(END - BEFORE, axis=1)
@@ -48,7 +54,23 @@ def test_one_of_them():
     found = from_predictions(STREAM, predictions_after=STREAM.in_units(END))
     known = [math.isfinite(part.value) for part in (found.prequential, found.remembered)]
     assert known == [False, True]
-    assert math.isnan(found.score("as it came").error.value)
+    assert math.isnan(found.score("as it came", "progressive").error.value)
+
+
+def test_the_metric_is_that_of_the_options():
+    found = from_predictions(STREAM, STREAM.in_units(BEFORE), options=Options(metric="absolute"))
+    expected = np.abs((BEFORE - STREAM.Y) * STREAM.target_scales).mean()
+    assert found.scores[0].loss.value == pytest.approx(expected)
+    assert found.scores[0].error.value == found.prequential.value != found.scores[0].loss.value
+    whole = Options(hold_out="group")  # two groups: much less is known
+    widths = [
+        score.error.high - score.error.low
+        for score in (
+            from_predictions(STREAM, STREAM.in_units(BEFORE), options=one).scores[0]
+            for one in (Options(), whole)
+        )
+    ]
+    assert widths[0] != widths[1]
 
 
 def test_classes_by_name():

@@ -40,11 +40,10 @@ class Bootstrap:
 
 
 def estimate(samples: Samples) -> Estimate:
-    """Returns a value and its 95% interval."""
-    if not np.isfinite(samples).all():
-        return UNKNOWN
-    low, high = np.percentile(samples[1:], [2.5, 97.5])
-    return Estimate(float(samples[0]), float(low), float(high))
+    """Returns a value and its 95% interval; unknown unless all three are finite numbers."""
+    with np.errstate(invalid="ignore"):
+        found = samples[0], *np.percentile(samples[1:], [2.5, 97.5])
+    return Estimate(*map(float, found)) if np.isfinite(found).all() else UNKNOWN
 
 
 def ratio(above: Samples, below: Samples) -> Estimate:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
+from retarget.import_path import USER_ERRORS, reason
 
 PREDICTED_AT_ONCE = 4096  # rows
 
@@ -37,7 +38,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class ModelFailedError(Exception):
-    """The user's model raised an error, or returned something that is not a prediction."""
+    """The user's model raised an error, or returned something that is not a prediction.
+
+    `learned` is how many rows it had learned by then.
+    """
+
+    def __init__(self, message: str, learned: int) -> None:
+        super().__init__(message)
+        self.learned = learned
 
 
 class OnlineModel(ABC):
@@ -86,11 +94,12 @@ class OnlineModel(ABC):
         if predicted.shape != (len(X), self.outputs):
             raise ModelFailedError(
                 f"{self.name} gave predictions of shape {predicted.shape}; expected "
-                f"({len(X)}, {self.outputs}), one for each row and target"
+                f"({len(X)}, {self.outputs}), one for each row and target",
+                self.learned,
             )
         if not np.isfinite(predicted).all():
             raise ModelFailedError(
-                f"{self.name} gave predictions that are not finite numbers {moment}"
+                f"{self.name} gave predictions that are not finite numbers {moment}", self.learned
             )
         return predicted
 
@@ -105,8 +114,12 @@ class OnlineModel(ABC):
         """Trains it with its library's own batch training; returns False if there is none."""
         return False
 
+    def _renew(self) -> None:
+        with self._failing("it was copied"):
+            self._copy()
+
     @abstractmethod
-    def _renew(self) -> None: ...
+    def _copy(self) -> None: ...
 
     @abstractmethod
     def _learn(self, X: np.ndarray, Y: np.ndarray) -> None: ...
@@ -121,11 +134,9 @@ class OnlineModel(ABC):
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")  # the same warning in thousands of calls
                 yield
-        except Exception as error:  # the user's own code may raise anything
-            text = str(error).partition("\n")[0].rstrip(".")
-            raise ModelFailedError(
-                f"{self.name} failed when {doing}: {type(error).__name__}: {text}"
-            ) from error
+        except USER_ERRORS as error:
+            message = f"{self.name} failed when {doing}: {reason(error)}"
+            raise ModelFailedError(message, self.learned) from error
 
     def _require_classes(self, stream: Stream) -> None:
         """For a classifier: raises an error if the targets are numbers."""
@@ -178,7 +189,7 @@ class PartialFitModel(OnlineModel):
         self.quick = batch_size == 1 and steps
         self._renew()
 
-    def _renew(self) -> None:
+    def _copy(self) -> None:
         self._models = [_unfitted(self.original) for _ in range(self._count)]
         if self.quick:
             for model in self._models:
@@ -229,7 +240,7 @@ def _takes_several_targets(model: Any, X: np.ndarray, Y: np.ndarray) -> bool:
             warnings.simplefilter("ignore")
             trial.partial_fit(X, Y)
             return bool(np.shape(trial.predict(X)) == Y.shape)
-    except Exception:  # the user's own code may raise anything; it then wants one target
+    except USER_ERRORS:  # it then wants one target
         return False
 
 
@@ -240,7 +251,7 @@ class OneByOneModel(OnlineModel):
         of_river = " of river" if type(model).__module__.startswith("river.") else ""
         super().__init__(type(model).__name__ + of_river, stream, batch_size=1)
         self.original = decides = model
-        while hasattr(decides, "steps"):  # the last step of a pipeline
+        while isinstance(getattr(decides, "steps", None), dict):  # the last step of a pipeline
             decides = list(decides.steps.values())[-1]
         self.classifies = hasattr(decides, "predict_proba_one")
         if self.classifies:
@@ -254,7 +265,7 @@ class OneByOneModel(OnlineModel):
             self.classes = [False, True]
         self._renew()
 
-    def _renew(self) -> None:
+    def _copy(self) -> None:
         count = 1 if self.classifies else self.outputs
         self._models = [_unfitted(self.original) for _ in range(count)]
 
@@ -297,10 +308,11 @@ class TorchModel(OnlineModel):
     ) -> None:
         name = f"{type(module).__name__} with {type(optimiser).__name__}"
         super().__init__(name, stream, batch_size)
-        self.original = _copied(module, optimiser, loss)
+        with self._failing("it was copied"):
+            self.original = _copied(module, optimiser, loss)
         self._renew()
 
-    def _renew(self) -> None:
+    def _copy(self) -> None:
         self.module, self.optimiser, self.loss = _copied(*self.original)
 
     def _tensor(self, array: np.ndarray) -> Tensor:

@@ -21,6 +21,7 @@ from retarget.diagnosis.models.adapters import (
     TorchModel,
 )
 from retarget.errors import StreamTooLargeError
+from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.learners import SGD
 from retarget.theory.dual import Window
@@ -43,6 +44,18 @@ class Description(NamedTuple):
     kernel: Features | EmpiricalNTK
     learner: SGD
     start: Callable[[Tensor], Tensor]  # (m, c) predictions before anything was learned
+
+
+class Machine(NamedTuple):
+    """A description, opened on a stream.
+
+    `start` (n, c) is what is predicted before anything was learned; the targets in `kernel` are
+    those of the stream minus `start`.
+    """
+
+    learner: SGD
+    kernel: StreamKernel
+    start: Tensor
 
 
 def describe(model: OnlineModel, X: Tensor) -> Description:
@@ -177,9 +190,9 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     try:
         linear = _is_linear(network, names, X[:4])
         alike = model.outputs == 1 or (linear and _outputs_are_alike(kernel, X[:4]))
-    except Exception as error:  # the user's own code may raise anything
+    except USER_ERRORS as error:
         raise NoDescriptionError(
-            f"No kernel describes {model.name}, which fails in double precision: {error}"
+            f"No kernel describes {model.name}, which fails in double precision: {reason(error)}."
         ) from error
     words = "One pass of SGD on the tangent kernel of the module at initialisation. The module "
     if linear and alike:
@@ -255,7 +268,7 @@ def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
         try:
             with torch.enable_grad():
                 (gradient,) = torch.autograd.grad(loss(p, y), p)
-        except Exception:  # the user's own code may raise anything; it then takes other targets
+        except USER_ERRORS:  # it then takes other targets
             return None
         factors.append((gradient / (p - y)).detach())
     ratios = torch.stack(factors)
@@ -292,23 +305,22 @@ def _outputs_are_alike(kernel: EmpiricalNTK, X: Tensor) -> bool:
     return float(gap.abs().max()) <= SMALL * float(K.abs().max())
 
 
-def open_description(description: Description, X: Tensor, residual: Tensor) -> StreamKernel:
+def open_description(description: Description, X: Tensor, Y: Tensor) -> Machine:
     """Opens the kernel of the stream, through its features if they are few: exact in both cases.
 
-    `residual` (n, c) is the targets minus the initial function. Raises `StreamTooLargeError` if
-    there are too many rows for the kernel, and too many features.
+    Raises `StreamTooLargeError` if there are too many rows for the kernel, and too many features.
     """
-    kernel, n = description.kernel, len(X)
+    kernel, n, start = description.kernel, len(X), description.start(X)
     own = OwnFeatures(kernel if isinstance(kernel, Features) else Features(kernel.features), X[:1])
     few = own.size <= MOST_FEATURES and n * own.size**2 <= FEATURE_WORK
     if few and 2 * own.size < n:
-        return FeatureKernel(own, X, residual)
+        return Machine(description.learner, FeatureKernel(own, X, Y - start), start)
     if n > MOST_ROWS:
         raise StreamTooLargeError(
             f"the kernel of {n:,} rows has {own.size:,} features; expected at most {MOST_ROWS:,} "
             f"rows, or at most {MOST_FEATURES:,} features"
         )
-    return DenseKernel(kernel, X, residual)
+    return Machine(description.learner, DenseKernel(kernel, X, Y - start), start)
 
 
 class _Following:
@@ -343,15 +355,13 @@ def predictions_after_steps(window: Window, errors: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predicted_movement(
-    description: Description, kernel: StreamKernel, start: Tensor
-) -> np.ndarray | None:
+def predicted_movement(machine: Machine) -> np.ndarray | None:
     """Returns (n, c) how far theory moves each row's prediction from after its step to the end.
 
-    `kernel.Y` are the targets minus the initial function (n, c), which weight decay fades. Returns
-    None if the kernel machine diverges.
+    Weight decay fades the initial function. Returns None if the kernel machine diverges.
     """
-    learner, n = description.learner, len(kernel)
+    learner, kernel, start = machine
+    n = len(kernel)
     left = start.new_tensor(remaining_start(learner, n))[:, None]
     next_step = (torch.arange(n) // learner.batch_size + 1) * learner.batch_size
     run = _Following(kernel, learner, kernel.Y + (1 - left[:-1]) * start)

@@ -1,55 +1,59 @@
 """Diagnoses a user's own model from all of its runs."""
 
 import math
+import sys
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from contextlib import redirect_stdout
+from typing import NamedTuple
 
 import numpy as np
 
-from retarget.diagnosis.answers import Estimate, ModelScore, ModelWay
-from retarget.diagnosis.measure.compare import (
+from retarget.diagnosis.answers import (
+    DIVERGED,
     UNKNOWN,
+    Estimate,
+    ModelScore,
+    ModelWay,
+    Question,
+)
+from retarget.diagnosis.measure.bootstrap import (
     Bootstrap,
-    Split,
+    Samples,
     any_of,
-    as_tensors,
     estimate,
     gap_closed,
-    partition,
     ratio,
-    right_classes,
-    score,
-    squared_errors,
 )
+from retarget.diagnosis.measure.compare import Predictions, Ruler, losses, rulers
+from retarget.diagnosis.measure.groups import partition
+from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel
+from retarget.diagnosis.models.correction import Correction, best_correction
 from retarget.diagnosis.models.equivalent import (
     NoDescriptionError,
     describe,
     open_description,
     predicted_movement,
 )
-from retarget.diagnosis.models.opening import open_model
+from retarget.diagnosis.models.opening import open_model, what_it_needs
 from retarget.diagnosis.models.runs import (
     EPOCHS,
     ORDERS,
-    Correction,
     Passage,
     batch_model,
     movement_by_group,
-    order_rows,
     pass_as_it_came,
     pass_in_order,
     progressive_batch,
-    try_correction,
+    rows_for_orders,
 )
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
-from retarget.errors import RetargetError
+from retarget.errors import InvalidInputError, RetargetError
 from retarget.progress import PatientBar
 
-DIVERGED = 1e6  # standard deviations of the targets
-T = TypeVar("T")
+Said = dict[Question, Predictions]  # what a model predicts for the rows of each question
 
 
 def diagnose_model(
@@ -60,13 +64,30 @@ def diagnose_model(
     `retarget.diagnosis.models.adapters` describes what the model is given. In a progressive
     evaluation each way is scored by its predictions for rows that it has not learned yet: random
     orders by the errors before each step of the shuffled stream; the batch model by models of the
-    rows so far (see `progressive_batch`); corrected targets before each block. `progress` shows a
-    progress bar (None: on a terminal only).
+    rows so far (see `progressive_batch`); corrected targets before each block. What the model
+    prints goes to standard error. `progress` shows a progress bar (None: on a terminal only).
+
+    Raises:
+        InvalidInputError: The model cannot be made, or fails over the stream as it came. A failure
+            in another way of training is noted instead.
     """
-    model = open_model(parted.stream, options)
-    rows = len(parted.stream) * (2 + ORDERS + EPOCHS // 4)
-    with PatientBar("running your model", rows, progress) as bar:
-        return _Diagnosing(model, parted, options, bar.advance).whole()
+    with redirect_stdout(sys.stderr):
+        model = open_model(parted.stream, options)
+        rows = len(parted.stream) * (6 + ORDERS + EPOCHS // 4)
+        with PatientBar("running your model", rows, progress) as bar:
+            return _Diagnosing(model, parted, options, bar.advance).whole()
+
+
+class _Trained(NamedTuple):
+    """What the model says after one way of training, and what its scores are compared with.
+
+    `said` holds several runs for random orders; `came` is what the model says that learned the same
+    rows as they came.
+    """
+
+    said: list[Said]
+    came: Said
+    rulers: dict[Question, Ruler]
 
 
 class _Theory(NamedTuple):
@@ -78,196 +99,228 @@ class _Theory(NamedTuple):
 
 
 class _Diagnosing:
-    """The runs of one model. If one fails, that is noted and the others are still run."""
+    """The runs of one model. If any but the first fails, that is noted and the others still run."""
 
     def __init__(
         self, model: OnlineModel, parted: Split, options: Options, advance: Advance
     ) -> None:
-        self._model, self._stream, self._test = model, parted.stream, parted.test
+        self._model, self._parted, self._stream = model, parted, parted.stream
         self._options, self._seed, self._advance = options, options.seed, advance
-        self._groups = partition(self._stream)
-        self._truth = self._stream.Y if self._test is None else self._test.Y
-        self._unknown = np.full(self._truth.shape, math.nan)
-        self._bootstrap = Bootstrap(len(self._truth), self._seed)
+        self._rulers = {ruler.question: ruler for ruler in rulers(parted, options)}
         self._failures: list[str] = []
 
     def whole(self) -> ModelDiagnosis:
         """Carries out all runs, one after another."""
-        stream, model, seed = self._stream, self._model, self._seed
-        nothing = np.full(stream.Y.shape, math.nan)
-        failed = Passage(nothing, nothing, nothing, ((len(stream), nothing),), model)
-        passage = self._attempt(
-            "Over the stream as it came",
-            lambda: pass_as_it_came(model, stream, self._groups, seed, self._advance),
-            failed,
-        )
-        if passage is failed:
-            came, theory = self._unknown, _Theory("No kernel was sought: the model failed.")
-        else:
-            came, theory = self._as_it_came(passage), self._theory(passage)
-        batch = self._attempt("As a batch model", lambda: self._batch(passage), self._unknown)
-        movement, correction = theory.movement, theory.correction
-        corrected = self._corrected(correction)
-        order, orders, shuffled = self._orders(came)
-        shift = passage.end - passage.after
-        targets = None if correction is None else correction.targets
+        stream, seed, groups = self._stream, self._seed, partition(self._stream)
+        try:
+            passage = pass_as_it_came(self._model, stream, groups, seed, self._advance)
+            came = self._said(passage.model, passage.before)
+        except ModelFailedError as error:
+            raise self._no_whole_pass(error) from error
+        self._note_divergence(came)
+        theory = self._theory()
+        batch = self._attempt("As a batch model", lambda: self._batch(passage))
+        corrected = self._attempt("On corrected targets", lambda: self._corrected(theory))
+        ways: dict[ModelWay, _Trained] = {
+            "as it came": _Trained([came], came, self._rulers),
+            "random order": self._in_random_orders(came),
+            "batch": _Trained([batch], came, self._rulers),
+            "corrected": _Trained([corrected], came, self._rulers),
+        }
+        movement, shift = theory.movement, passage.end - passage.after
+        targets = None if theory.correction is None else theory.correction.targets
         return ModelDiagnosis(
-            name=model.name,
-            scores=(
-                self._score("as it came", came),
-                shuffled,
-                self._score("batch", batch),
-                self._score("corrected", corrected),
+            name=self._model.name,
+            scores=tuple(
+                self._score(way, trained, question)
+                for question in self._rulers
+                for way, trained in ways.items()
             ),
-            order=order,
-            orders=orders,
+            orders={question: _losses(ways["random order"], question) for question in self._rulers},
             before=passage.before,
             after=passage.after,
             end=passage.end,
             groups=movement_by_group(
-                stream, self._groups, passage.after, passage.moments, model.batch_size
+                stream, groups, passage.after, passage.moments, self._model.batch_size
             ),
             description=theory.words,
             theory=movement,
             agreement=None if movement is None else agreement(shift, movement),
             corrected=targets,
             corrected_size=math.nan if targets is None else stream.farthest(targets),
-            closed=gap_closed(*(self._means(said) for said in (batch, came, corrected))),
+            closed={
+                question: self._closed(ruler, came, batch, corrected)
+                for question, ruler in self._rulers.items()
+            },
             prequential=mean_error(stream, passage.before, seed),
             remembered=mean_error(stream, passage.end, seed),
             failures=tuple(self._failures),
         )
 
-    def _attempt(self, what: str, run: Callable[[], T], otherwise: T) -> T:
-        """Returns the result of a run; if the model fails, notes that and returns `otherwise`."""
+    def _no_whole_pass(self, error: ModelFailedError) -> InvalidInputError:
+        learned, rows = error.learned, len(self._stream)
+        done = f"after it had learned {learned:,} of the stream's {rows:,} rows as they came"
+        if learned < rows:
+            number = self._stream.rows[learned] + 1
+            done += f" (the next is row {number:,} of your data)"
+        needs = what_it_needs(self._model, self._stream, min(learned, rows - 1))
+        return InvalidInputError(
+            f"{error}, {done}; {needs}; train it on these rows yourself to see why: without one "
+            "whole pass there is nothing to diagnose"
+        )
+
+    def _said(self, model: OnlineModel, before: Predictions) -> Said:
+        """Returns what a model says about the rows of each question.
+
+        In a progressive evaluation that is `before`, predictions for rows not learned yet.
+        """
+        if self._parted.progressive:
+            return {"progressive": before}
+        return {question: model.predict(one.rows.X) for question, one in self._parted.asked.items()}
+
+    def _nothing(self) -> Said:
+        return {
+            question: np.full(ruler.truth.Y.shape, math.nan)
+            for question, ruler in self._rulers.items()
+        }
+
+    def _attempt(self, what: str, run: Callable[[], Said]) -> Said:
+        """Returns what a run says; if the model fails, notes that and returns NaN."""
         try:
             return run()
         except ModelFailedError as error:
             self._failures.append(f"{what}, {error}.")
-            return otherwise
+            return self._nothing()
 
-    def _on_test(self, model: OnlineModel, test: Stream) -> np.ndarray:
-        said = "On the rows held out"
-        return self._attempt(said, lambda: model.predict(test.X), self._unknown)
-
-    def _as_it_came(self, passage: Passage) -> np.ndarray:
-        """Returns the predictions, or NaN if it diverged, since comparing would be pointless."""
-        came = passage.before
-        if self._test is not None:
-            came = self._on_test(passage.model, self._test)
-        parts = (passage.before, passage.end, came)
-        farthest = max(self._stream.farthest(part) for part in parts)
-        if farthest < DIVERGED:
-            return came
-        self._failures.append(
-            f"Over the stream as it came, {self._model.name} diverges: its predictions reach "
-            f"{farthest:.0e} standard deviations of the targets."
-        )
-        return self._unknown
-
-    def _batch(self, passage: Passage) -> np.ndarray:
+    def _batch(self, passage: Passage) -> Said:
         rows = self._model, self._stream.X, self._stream.Y
-        if self._test is None:
-            return progressive_batch(*rows, passage.before, self._seed, self._advance)
-        return self._on_test(batch_model(*rows, self._seed, self._advance), self._test)
+        if self._parted.progressive:
+            before = progressive_batch(*rows, passage.before, self._seed, self._advance)
+            return {"progressive": before}
+        return self._said(batch_model(*rows, self._seed, self._advance), passage.before)
 
-    def _corrected(self, correction: Correction | None) -> np.ndarray:
+    def _corrected(self, theory: _Theory) -> Said:
+        correction = theory.correction
         if correction is None or correction.model is None:
-            return self._unknown
-        if self._test is not None:
-            return self._on_test(correction.model, self._test)
-        before = correction.before_blocks
-        return self._unknown if before is None else before
+            return self._nothing()
+        return self._said(correction.model, correction.before_blocks)
 
-    def _orders(self, came: np.ndarray) -> tuple[Estimate, tuple[float, ...], ModelScore]:
-        """Returns the cost of the order, the error of each random order, and their score."""
-        stream, truth, bootstrap = self._stream, self._truth, self._bootstrap
-        chosen = order_rows(self._model, len(stream), self._test is None)
-        thinned, X, Y = len(chosen) < len(stream), stream.X[chosen], stream.Y[chosen]
-        rng = np.random.default_rng(self._seed)
-        tries = [rng.permutation(len(chosen)) for _ in range(ORDERS)]
-        if thinned:
+    def _in_random_orders(self, came: Said) -> _Trained:
+        """Trains the model in random orders; also on fewer rows as they came, if they are fewer."""
+        n, seed, progressive = len(self._stream), self._seed, self._parted.progressive
+        rows = rows_for_orders(self._model, n, progressive)
+        rng, measured = np.random.default_rng(seed), self._rulers
+        tries = [rng.permutation(len(rows)) for _ in range(ORDERS)]
+        stream = self._stream.part(rows)
+        if len(rows) < n:
+            tries.insert(0, np.arange(len(rows)))
+            thinned = self._parted._replace(stream=stream)
+            measured = {ruler.question: ruler for ruler in rulers(thinned, self._options)}
             self._failures.append(
-                f"Random orders were tried on {len(chosen):,} rows, evenly spaced over the "
-                f"stream's {len(stream):,}, and compared with the same rows as they came."
+                f"Random orders were tried on {len(rows):,} rows, evenly spaced over the "
+                f"stream's {n:,}, and compared with the same rows as they came."
             )
-            tries.insert(0, np.arange(len(chosen)))
-            if self._test is None:
-                truth, bootstrap = Y, Bootstrap(len(Y), self._seed)
+        every = self._model.batch_size if progressive else None
         made, failed = [], []
         for order in tries:
             try:
-                made.append(self._shuffled(X, Y, order))
+                run = pass_in_order(
+                    self._model, stream.X, stream.Y, order, seed, self._advance, every
+                )
+                made.append(self._said(*run))
             except ModelFailedError as error:
                 failed.append(str(error))
         if failed:
             self._failures.append(
-                f"{len(failed)} of {len(tries)} random orders failed, so the cost of the order is "
-                f"unknown: {failed[0]}."
+                f"{len(failed)} of {len(tries)} runs in random order failed, so the cost of the "
+                f"order is unknown: {failed[0]}."
             )
-            return UNKNOWN, (), self._score("random order", self._unknown)
-        base = made.pop(0) if thinned else came
-        squares = [squared_errors(truth - predicted, stream) for predicted in made]
-        drawn = any_of([bootstrap.means(each) for each in squares], self._seed)
-        relative = ratio(drawn, bootstrap.means(squared_errors(truth - base, stream)))
-        accuracy = None
-        if stream.kind == "classification":
-            shares = [bootstrap.means(right_classes(predicted, truth)) for predicted in made]
-            accuracy = estimate(any_of(shares, self._seed))
-        score = ModelScore("random order", estimate(drawn), accuracy)
-        return relative, tuple(float(each.mean()) for each in squares), score
+            return _Trained([], came, self._rulers)
+        if len(rows) < n:
+            came = made.pop(0)
+        return _Trained(made, came, measured)
 
-    def _shuffled(self, X: np.ndarray, Y: np.ndarray, order: np.ndarray) -> np.ndarray:
-        every = self._model.batch_size if self._test is None else None
-        model, predicted = pass_in_order(self._model, X, Y, order, self._seed, self._advance, every)
-        if predicted is not None:
-            return predicted
-        assert self._test is not None
-        return model.predict(self._test.X)
-
-    def _theory(self, passage: Passage) -> _Theory:
+    def _theory(self) -> _Theory:
         X, Y = as_tensors(self._stream)
         try:
             description = describe(self._model, X)
-            start = description.start(X)
-            kernel = open_description(description, X, Y - start)
-            movement = predicted_movement(description, kernel, start)
+            machine = open_description(description, X, Y)
+            movement = predicted_movement(machine)
         except NoDescriptionError as error:
             return _Theory(str(error))
         except RetargetError as error:  # a network without a tangent kernel, or too many rows
             return _Theory(f"No kernel was used: {error}.")
-        learner, correction = description.learner, None
-        failure = "There are no corrected targets: they overflow."
+        correction, failure = None, "There are no corrected targets: they overflow."
         if movement is None:
             failure = "The kernel machine that describes the model diverges."
-        elif learner.weight_decay and bool(start.any()):
+        elif machine.learner.weight_decay and bool(machine.start.any()):
             failure = (
                 "There are no corrected targets: weight decay fades the function that the model "
                 "starts from, and no targets can compensate for that."
             )
         else:
-            error_now = float(np.square(passage.end - self._stream.Y).mean())
-            wanted = error_now, self._test is None, self._advance
-            rows = start, self._stream, self._options
             try:
-                correction = try_correction(self._model, learner, kernel, *rows, *wanted)
+                correction = best_correction(
+                    self._model, machine, self._stream, self._options, self._advance
+                )
             except RetargetError as error:
                 failure = f"There are no corrected targets: {error}."
         self._failures += [failure] if correction is None else correction.failures
         return _Theory(description.words, movement, correction)
 
-    def _means(self, predicted: np.ndarray) -> np.ndarray:
-        return self._bootstrap.means(squared_errors(self._truth - predicted, self._stream))
+    def _diverged(self, ruler: Ruler, came: Predictions) -> bool:
+        """Whether comparing with the model as it came is pointless: it is far worse than the mean.
 
-    def _score(self, way: ModelWay, predicted: np.ndarray) -> ModelScore:
-        errors = self._truth - predicted
-        return ModelScore(way, *score(errors, self._truth, self._stream, self._bootstrap))
+        The same bound as for the online learner of the diagnosis, see `Answer.diverged`.
+        """
+        mean = np.broadcast_to(self._stream.Y.mean(axis=0), came.shape)
+        return not ruler.error(came).value <= DIVERGED * ruler.error(mean).value
+
+    def _note_divergence(self, came: Said) -> None:
+        if any(self._diverged(ruler, came[question]) for question, ruler in self._rulers.items()):
+            self._failures.append(
+                f"Over the stream as it came, {self._model.name} diverges: its error is more than "
+                f"{DIVERGED:,.0f} times that of predicting the mean, so no change is compared with "
+                "it. If it has a learning rate, lower that."
+            )
+
+    def _score(self, way: ModelWay, trained: _Trained, question: Question) -> ModelScore:
+        """Returns the score of one way; in each bootstrap resample, one of its runs is drawn."""
+        ruler, came = trained.rulers[question], trained.came[question]
+        runs = [said[question] for said in trained.said] or [np.full(came.shape, math.nan)]
+
+        def over_runs(measure: Callable[[Predictions], Samples]) -> Samples:
+            return any_of([measure(run) for run in runs], self._seed)
+
+        loss, classes = over_runs(ruler.means), self._stream.kind == "classification"
+        return ModelScore(
+            way,
+            question,
+            error=estimate(over_runs(ruler._replace(metric="squared").means)),
+            accuracy=estimate(over_runs(ruler.right)) if classes else None,
+            loss=estimate(loss),
+            change=UNKNOWN if self._diverged(ruler, came) else ratio(loss, ruler.means(came)),
+        )
+
+    def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:
+        """Returns the share of the gap closed; unknown if its batch fit is no limit to go by."""
+        if self._diverged(ruler, came[ruler.question]):
+            return UNKNOWN
+        means = (ruler.means(said[ruler.question]) for said in (batch, came, corrected))
+        closed = gap_closed(*means)
+        # clearly better than the batch fit, which stopped too early to say how good it could be
+        return UNKNOWN if closed.low > 1 else closed
+
+
+def _losses(trained: _Trained, question: Question) -> tuple[float, ...]:
+    """Returns the loss of each run."""
+    ruler = trained.rulers[question]
+    return tuple(float(ruler.losses(said[question]).mean()) for said in trained.said)
 
 
 def mean_error(stream: Stream, predicted: np.ndarray, seed: int) -> Estimate:
-    """Returns the error on the stream's own rows, in the user's units."""
-    squares = squared_errors(stream.Y - predicted, stream)
-    return estimate(Bootstrap(len(stream), seed).means(squares))
+    """Returns the squared error on the stream's own rows, in the user's units."""
+    return estimate(Bootstrap(len(stream), seed).means(losses(predicted, stream, "squared")))
 
 
 def agreement(shift: np.ndarray, theory: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
@@ -21,6 +22,8 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.import_path import called, imported
 from retarget.learners import Reduction
 
+LARGER_BATCHES = (8, 32)  # rows, tried if a model cannot learn a mini-batch
+
 
 def open_model(stream: Stream, options: Options) -> OnlineModel:
     """Returns the user's model, ready to run, after checking that a copy learns one mini-batch.
@@ -28,18 +31,61 @@ def open_model(stream: Stream, options: Options) -> OnlineModel:
     `options` hold the model, its options, and the learner for a torch module without an optimiser.
     """
     with seeded(options.seed):
-        model = _adapted(_made(options.model, options.model_options), stream, options)
-        trial, rows = model.fresh(), slice(0, model.batch_size)
+        made = _made(options.model, options.model_options)
         try:
-            trial.learn(stream.X[rows], stream.Y[rows])
-            trial.predict(stream.X[rows])
+            model = _adapted(made, stream, options)
         except ModelFailedError as error:
-            targets = "classes" if stream.kind == "classification" else "numbers"
-            raise InvalidInputError(
-                f"{error}; it was given {len(stream.X[rows])} rows of {stream.X.shape[1]} features "
-                f"and {stream.Y.shape[1]} targets ({targets})"
-            ) from error
+            raise InvalidInputError(f"{error}; every run starts from a copy of it") from error
+        try:
+            trial = model.fresh()
+            _learn_first_rows(trial, stream.X, stream.Y)
+        except ModelFailedError as error:
+            raise InvalidInputError(f"{error}; {what_it_needs(model, stream, 0)}") from error
     return model
+
+
+def _learn_first_rows(model: OnlineModel, X: np.ndarray, Y: np.ndarray) -> None:
+    rows = slice(0, model.batch_size)
+    model.learn(X[rows], Y[rows])
+    model.predict(X[rows])
+
+
+def what_it_needs(model: OnlineModel, stream: Stream, start: int) -> str:
+    """Says what a model was given that failed at the mini-batch from row `start`, and what helps.
+
+    What helps is found by trying it: the same rows without a sign, and more rows in a mini-batch.
+    """
+    X, Y = stream.X[start:], stream.Y[start:]
+    batch = len(X[: model.batch_size])
+    targets = "classes" if stream.kind == "classification" else "numbers"
+    given = (
+        f"it was given features of shape {X[:batch].shape} and {targets} as targets, of shape "
+        f"{Y[:batch].shape}"
+    )
+
+    def learns(X: np.ndarray, size: int) -> bool:
+        trial = model.fresh()
+        trial.batch_size = size
+        try:
+            _learn_first_rows(trial, X, Y)
+        except ModelFailedError:
+            return False
+        return True
+
+    if learns(X, batch):  # it fails only after what it learned before
+        return given
+    if (X[:batch] < 0).any() and learns(np.abs(X), batch):
+        return (
+            f"{given}, some of them negative, as standardised features are, and needs features "
+            "that are not; give them as they are (standardise=False, --as-they-are)"
+        )
+    for size in LARGER_BATCHES:
+        if not isinstance(model, OneByOneModel) and batch < size <= len(X) and learns(X, size):
+            return (
+                f"{given}, and needs more rows at a time; use mini-batches of {size} rows "
+                f"(batch_size={size}, --batch-size {size})"
+            )
+    return given
 
 
 def _made(model: Any, model_options: Any) -> Any:

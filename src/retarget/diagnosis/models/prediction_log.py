@@ -1,14 +1,17 @@
 """Diagnoses a log of a model's predictions, if there is no model to run."""
 
 import math
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from retarget.diagnosis.answers import ModelScore, ModelWay
-from retarget.diagnosis.measure.compare import UNKNOWN, Bootstrap, partition, score
-from retarget.diagnosis.models.model_diagnosis import mean_error
+from retarget.diagnosis.answers import UNKNOWN, ModelScore
+from retarget.diagnosis.measure.bootstrap import estimate, ratio
+from retarget.diagnosis.measure.compare import rulers
+from retarget.diagnosis.measure.groups import partition
+from retarget.diagnosis.measure.holdout import Split
 from retarget.diagnosis.models.runs import movement_by_group
+from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
@@ -16,7 +19,10 @@ from retarget.text import listed
 
 
 def from_predictions(
-    stream: Stream, predictions: Any = None, predictions_after: Any = None, *, seed: int = 0
+    stream: Stream,
+    predictions: Any = None,
+    predictions_after: Any = None,
+    options: Options | None = None,
 ) -> ModelDiagnosis:
     """Diagnoses a log of a model's predictions, without the model.
 
@@ -29,7 +35,7 @@ def from_predictions(
         predictions: (n,) or (n, c) its prediction for each row just before the row was learned, in
             the user's units; for classes, (n,) their names. None: no log.
         predictions_after: The same at the end of the stream, or later.
-        seed: Seed of the bootstrap.
+        options: The metric, the seed of the bootstrap, and whether groups are drawn as a whole.
 
     Raises:
         InvalidInputError: There is no log, its length differs from the stream's, or it holds
@@ -42,16 +48,20 @@ def from_predictions(
     end = nothing
     if predictions_after is not None:
         end = _logged("predictions_after", predictions_after, stream)
-    bootstrap = Bootstrap(len(stream), seed)
-    ways = ((way, before if way == "as it came" else nothing) for way in get_args(ModelWay))
-    scores = tuple(
-        ModelScore(way, *score(stream.Y - said, stream.Y, stream, bootstrap)) for way, said in ways
+    options = options or Options()
+    (ruler,) = rulers(Split(stream, {}, options.hold_out == "group"), options)
+    came = ModelScore(
+        "as it came",
+        ruler.question,
+        ruler.error(before),
+        ruler.accuracy(before),
+        estimate(ruler.means(before)),
+        change=ratio(ruler.means(before), ruler.means(before)),
     )
     return ModelDiagnosis(
         name="the logged predictions",
-        scores=scores,
-        order=UNKNOWN,
-        orders=(),
+        scores=(came,),
+        orders={ruler.question: ()},
         before=before,
         after=before,
         end=end,
@@ -61,9 +71,9 @@ def from_predictions(
         agreement=None,
         corrected=None,
         corrected_size=math.nan,
-        closed=UNKNOWN,
-        prequential=mean_error(stream, before, seed),
-        remembered=mean_error(stream, end, seed),
+        closed={ruler.question: UNKNOWN},
+        prequential=ruler.error(before),
+        remembered=ruler.error(end),
     )
 
 

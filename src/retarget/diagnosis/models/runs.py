@@ -1,28 +1,20 @@
-"""The runs of a user's model: as the stream came, in random orders, as a batch model, corrected.
+"""The runs of a user's model: as the stream came, in another order, as a batch model.
 
 Every run starts from the model as it was given, with the same seed. All functions raise
-`ModelFailedError` if the model fails, unless noted otherwise; `advance` is called after each step
-with the number of rows done.
+`ModelFailedError` if the model fails; `advance` is called after each step with the number of rows
+done.
 """
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from retarget.diagnosis.measure.choose import choose_block, choose_correction, choose_gamma
-from retarget.diagnosis.measure.compare import Partition, directions
-from retarget.diagnosis.measure.trials import IterativeCorrection, follow, offline_aims
-from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel, seeded
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.measure.groups import Partition, directions
+from retarget.diagnosis.models.adapters import Advance, OnlineModel, seeded
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
-from retarget.learners import SGD
-from retarget.theory.stream_kernel import StreamKernel
 
 ORDERS = 10
 STEPS = 300_000  # for all random orders together, and for all epochs of a batch model
@@ -33,10 +25,6 @@ EPOCHS, FEWEST_EPOCHS, PATIENCE = 50, 5, 3
 HELD_ASIDE = 0.1  # share of the rows that decides when a batch model stops
 REFITS = 4  # how often a progressive evaluation trains the batch model anew
 ROWS_AT_ONCE = 4096
-# Tried if the first choice makes the model worse on its own rows: multiples of the batch model's
-# ridge, and a minimal stabiliser in multiples of the mean of k(x, x). Both shrink the targets and
-# make the steps gentler.
-GENTLER = ((10.0, 0.1), (100.0, 1.0), (1000.0, 1.0), (1000.0, 10.0))
 
 Moments = tuple[tuple[int, np.ndarray], ...]
 
@@ -144,24 +132,24 @@ def pass_in_order(
     seed: int,
     advance: Advance,
     predict_every: int | None = None,
-) -> tuple[OnlineModel, np.ndarray | None]:
+) -> tuple[OnlineModel, np.ndarray]:
     """Trains the model in one pass over rows X with targets Y in some order.
 
-    Returns the model at the end and, with `predict_every`, its predictions (n, c) in the order of
-    X, made for so many rows at a time (whole mini-batches) before it learns any of them.
+    Returns the model at the end and its predictions (n, c) in the order of X, made for
+    `predict_every` rows at a time (whole mini-batches) before it learns any of them; NaN without.
     """
-    predicted = None if predict_every is None else np.empty(Y.shape)
+    predicted = np.full(Y.shape, np.nan)
     with seeded(seed):
         model = model.fresh()
         for rows in _steps(len(X), predict_every or len(X)):
             coming = order[rows]
-            if predicted is not None:
+            if predict_every is not None:
                 predicted[coming] = model.predict(X[coming])
             model.learn_in_turn(X[coming], Y[coming], advance)
     return model, predicted
 
 
-def order_rows(model: OnlineModel, n: int, predicted: bool) -> np.ndarray:
+def rows_for_orders(model: OnlineModel, n: int, predicted: bool) -> np.ndarray:
     """Returns the rows to try random orders on: all n, or as many, evenly spaced, as is affordable.
 
     Ten orders of a long stream would take hours. Up to 30,000 steps all rows are used; beyond that,
@@ -224,85 +212,3 @@ def progressive_batch(
             fitted = batch_model(model, X[:start], Y[:start], seed, advance)
             predicted[start:stop] = fitted.predict(X[start:stop])
     return predicted
-
-
-class Correction(NamedTuple):
-    """Corrected targets, and the model that was trained on them; None if it failed."""
-
-    targets: np.ndarray
-    model: OnlineModel | None
-    before_blocks: np.ndarray | None  # (n, c) predictions before any row of a block was learned
-    error: float  # on the stream's own rows at the end, against the true targets
-    reason: str | None = None  # why it failed
-    failures: tuple[str, ...] = ()  # which targets were tried first without success
-
-
-def try_correction(
-    model: OnlineModel,
-    learner: SGD,
-    kernel: StreamKernel,
-    start: Tensor,
-    stream: Stream,
-    options: Options,
-    plain_error: float,
-    before_blocks: bool,
-    advance: Advance,
-) -> Correction | None:
-    """Trains the model on iteratively corrected targets; returns None if there are none.
-
-    `learner` and `kernel` belong to the kernel machine that describes the model, with the targets
-    minus the initial function (n, c). Ridge and stabiliser are those with which it ends nearest to
-    its batch model. If the model's error on the stream's own rows is then above `plain_error`, the
-    error without correction, gentler ones are tried and the best is kept. Held-out rows are not
-    used. A model that fails is not an error here; a kernel without a batch model is.
-    """
-    block = choose_block(replace(options, batch_size=learner.batch_size), len(stream))
-    every, order = block if before_blocks else None, np.arange(len(stream))
-    failures: list[str] = []
-    best: Correction | None = None
-    for gamma, ridge, residual in _candidates(kernel, learner, stream, options, block):
-        targets = (residual + start).numpy()
-        try:
-            trained, predicted = pass_in_order(
-                model, stream.X, targets, order, options.seed, advance, every
-            )
-            error = float(np.square(trained.predict(stream.X) - stream.Y).mean())
-            tried = Correction(targets, trained, predicted, error)
-        except ModelFailedError as failure:
-            tried = Correction(targets, None, None, float("inf"), str(failure))
-        if best is None or tried.error < best.error:
-            best = tried
-        if tried.error <= plain_error:
-            break
-        worse = (
-            f"the model's error on its own rows is {tried.error:.3g} at the end, and "
-            f"{plain_error:.3g} without correction"
-        )
-        failures.append(
-            f"On targets corrected with ridge {gamma:.3g} and stabiliser {ridge:.3g}, "
-            f"{tried.reason or worse}."
-        )
-    return best and best._replace(failures=tuple(failures))
-
-
-@torch.no_grad()
-def _candidates(
-    kernel: StreamKernel, learner: SGD, stream: Stream, options: Options, block: int
-) -> Iterator[tuple[float, float, Tensor]]:
-    """Yields ridge, stabiliser and targets (minus the start): the chosen, then gentler ones."""
-    gamma = choose_gamma(options, kernel, stream.target_scales)
-    choice, _ = choose_correction(kernel, learner, gamma, block, options.ridge)
-    first = choice.aim.value, choice.ridge.value
-    pairs = [first]
-    if gamma.automatic and options.ridge is None:
-        scale = kernel.mean_diagonal()
-        pairs += [
-            (max(first[0], times * gamma.value), max(first[1], share * scale))
-            for times, share in GENTLER
-        ]
-    for aim, ridge in dict.fromkeys(pairs):
-        aims = choice.aims if aim == first[0] else offline_aims(kernel, aim, block)
-        correction = IterativeCorrection(kernel, learner, aims, ridge)
-        follow(kernel, [correction], block)
-        if correction.failure is None:
-            yield aim, ridge, correction.targets
