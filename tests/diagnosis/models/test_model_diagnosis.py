@@ -464,7 +464,7 @@ def test_a_ratio_that_is_not_defined_in_a_few_resamples():
     below[9:20] = 0  # 2 / 0 in less than 2.5% of them
     assert ratio(above, below) == (0, 0, 0)
     below[9:80] = 0
-    assert ratio(above, below) == UNKNOWN
+    assert ratio(above, below) == (0, 0, math.inf)
     for where in (0, 500):
         above, below = np.full((2, 1001), 2.0)
         above[where] = math.nan

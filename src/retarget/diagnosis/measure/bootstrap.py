@@ -55,8 +55,9 @@ def ratio(above: Samples, below: Samples) -> Estimate:
         return UNKNOWN
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.where(above == below, 0.0, above / below - 1)
-    # not interpolated: halfway between two infinite numbers there is none
-    low, high = np.percentile(change[1:], [2.5, 97.5], method="nearest")
+    # halfway between two infinite numbers there is none
+    method = "linear" if np.isfinite(change).all() else "nearest"
+    low, high = np.percentile(change[1:], [2.5, 97.5], method=method)
     return Estimate(float(change[0]), float(low), float(high))
 
 
