@@ -20,6 +20,7 @@ __all__ = [
     "LinearisationWarning",
     "MissingDataError",
     "MissingExtraError",
+    "ModelRunError",
     "NotConvergedError",
     "NotPositiveDefiniteError",
     "PrecisionWarning",
@@ -51,6 +52,10 @@ class InvalidInputError(RetargetError, ValueError):
 
 class DamagedFileError(InvalidInputError):
     """A file has changed since it was written: truncated, overwritten, or with flipped bits."""
+
+
+class ModelRunError(RetargetError):
+    """The user's own model failed while it was run."""
 
 
 class InvalidTypeError(RetargetError, TypeError):

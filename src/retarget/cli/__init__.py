@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 import retarget
-from retarget.errors import DownloadError, RetargetError
+from retarget.errors import DownloadError, ModelRunError, RetargetError
 from retarget.storage import FULL_OR_FAILING
 from retarget.text import printable
 
@@ -98,7 +98,7 @@ def show_error(error: Exception | str) -> None:
 def main() -> None:
     """Runs the command. An error that the user can fix is one line and exit code 2, no traceback.
 
-    A failed download, and a disk that is full or broken, give exit code 1.
+    A failed download, a model that fails, and a disk that is full or broken give exit code 1.
     """
     # before torch is imported: waiting threads then sleep and leave the cores to other processes
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -106,5 +106,6 @@ def main() -> None:
         app()
     except (RetargetError, OSError) as error:
         show_error(error)
-        right = isinstance(error, DownloadError) or getattr(error, "errno", 0) in FULL_OR_FAILING
-        sys.exit(FAILED if right else WRONG_USE)
+        failed = isinstance(error, DownloadError | ModelRunError)
+        failed = failed or getattr(error, "errno", 0) in FULL_OR_FAILING
+        sys.exit(FAILED if failed else WRONG_USE)

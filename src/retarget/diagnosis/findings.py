@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from retarget.diagnosis.answers import (
+    DIVERGED,
     TOO_LARGE,
     UNKNOWN,
     Answer,
@@ -309,13 +310,14 @@ def _of_rate(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _of_model(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[Finding]:
     """Finds what running the user's own model showed: each change against the model as it came."""
-    logged = not model.orders
     for question in model.questions:
         came = model.score("as it came", question)
         if came is None:
             continue
-        if math.isnan(came.loss.value) and not logged:
-            yield Finding("model diverged", question, subject=model.name)
+        answer = diagnosis.answer(question)
+        mean = math.nan if answer is None else answer.baselines[0].error.value
+        if not model.logged and not came.error.value <= DIVERGED * mean:
+            yield Finding("model diverged", question, came.error.value, mean, subject=model.name)
             continue
         for score in model.scores:
             if score.question == question and score.way != "as it came":

@@ -197,6 +197,11 @@ class ModelDiagnosis:
         return tuple(dict.fromkeys(score.question for score in self.scores))
 
     @property
+    def logged(self) -> bool:
+        """Whether there is only a log of predictions, and no model was run."""
+        return all(score.way == "as it came" for score in self.scores)
+
+    @property
     def helped(self) -> bool:
         """Whether training on corrected targets of a usable size clearly helped on some rows."""
         scores = (self.score("corrected", question) for question in self.questions)

@@ -20,7 +20,7 @@ from retarget.diagnosis.models import model_diagnosis, runs
 from retarget.diagnosis.models.adapters import seeded
 from retarget.diagnosis.models.model_diagnosis import agreement, diagnose_model
 from retarget.diagnosis.options import Options
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, ModelRunError
 from support.diagnosis_streams import as_stream, classes, drifting
 from support.user_models import FailsLater, NearestMeans, OneByOne, RunningMean, network
 
@@ -350,7 +350,7 @@ def test_a_model_that_fails_over_the_stream_as_it_came_is_an_error(nan, what, ev
     parted = sorted_stream(n=60)
     stream = replace(parted.stream, rows=np.arange(60) + 47)
     parted = progressive(stream) if evaluation == "progressive" else parted._replace(stream=stream)
-    with pytest.raises(InvalidInputError, match=what):
+    with pytest.raises(ModelRunError, match=what):
         run(FailsLater(30, nan=nan), parted)
 
 
@@ -366,7 +366,7 @@ def test_a_model_that_fails_on_held_out_rows_is_an_error():
     what = (
         "predicting after 60 rows: ValueError: out of range, .* learned 60 of the stream's 60 rows"
     )
-    with pytest.raises(InvalidInputError, match=f"{what} as they came; it was given"):
+    with pytest.raises(ModelRunError, match=f"{what} as they came; it was given"):
         run(Narrow(), Split(parted.stream, {"test": Asked(far, None)}))
 
 

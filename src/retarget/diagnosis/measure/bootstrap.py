@@ -55,9 +55,10 @@ def ratio(above: Samples, below: Samples) -> Estimate:
         return UNKNOWN
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.where(above == below, 0.0, above / below - 1)
+    if np.isfinite(change).all():
+        return estimate(change)
     # halfway between two infinite numbers there is none
-    method = "linear" if np.isfinite(change).all() else "nearest"
-    low, high = np.percentile(change[1:], [2.5, 97.5], method=method)
+    low, high = np.percentile(change[1:], [2.5, 97.5], method="nearest")
     return Estimate(float(change[0]), float(low), float(high))
 
 

@@ -336,7 +336,7 @@ class _Following:
         window = self.state.window(part.panel)
         errors = window.errors(self._targets[part.rows])
         if not bool((errors.abs() < OVERFLOW).all()):
-            self.failure = f"diverged between rows {part.rows.start} and {part.rows.stop}"
+            self.failure = f"diverged between rows {part.rows.start + 1} and {part.rows.stop}"
             return
         self.after[part.rows] = predictions_after_steps(window, errors)
         self.state.learn(window, errors)

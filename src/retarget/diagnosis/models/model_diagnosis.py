@@ -50,7 +50,7 @@ from retarget.diagnosis.models.runs import (
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
-from retarget.errors import InvalidInputError, RetargetError
+from retarget.errors import ModelRunError, RetargetError
 from retarget.progress import PatientBar
 
 Said = dict[Question, Predictions]  # what a model predicts for the rows of each question
@@ -68,8 +68,9 @@ def diagnose_model(
     prints goes to standard error. `progress` shows a progress bar (None: on a terminal only).
 
     Raises:
-        InvalidInputError: The model cannot be made, or fails over the stream as it came. A failure
-            in another way of training is noted instead.
+        InvalidInputError: The model cannot be made.
+        ModelRunError: It fails over the stream as it came. A failure in another way of training is
+            noted instead.
     """
     with redirect_stdout(sys.stderr):
         model = open_model(parted.stream, options)
@@ -157,14 +158,13 @@ class _Diagnosing:
             failures=tuple(self._failures),
         )
 
-    def _no_whole_pass(self, error: ModelFailedError) -> InvalidInputError:
+    def _no_whole_pass(self, error: ModelFailedError) -> ModelRunError:
         learned, rows = error.learned, len(self._stream)
         done = f"after it had learned {learned:,} of the stream's {rows:,} rows as they came"
         if learned < rows:
-            number = self._stream.rows[learned] + 1
-            done += f" (the next is row {number:,} of your data)"
+            done += f" (the next is row {self._stream.rows[learned]:,} of your data)"
         needs = what_it_needs(self._model, self._stream, min(learned, rows - 1))
-        return InvalidInputError(
+        return ModelRunError(
             f"{error}, {done}; {needs}; train it on these rows yourself to see why: without one "
             "whole pass there is nothing to diagnose"
         )

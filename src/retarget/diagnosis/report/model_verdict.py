@@ -28,7 +28,7 @@ class ModelVerdict(Sentences):
         if self._of("model diverged"):
             return f"{model.name} diverges on this stream: its predictions are useless."
         (log,) = self._of("model log")
-        if not model.orders:
+        if model.logged:
             if math.isfinite(log.value) and math.isfinite(log.against):
                 before, again = with_interval(model.prequential), with_interval(model.remembered)
                 return (
@@ -91,9 +91,9 @@ class ModelVerdict(Sentences):
         model = self._model
         yield from self._simple_advice()
         words = {
-            "random order": f"Show {model.name} the rows in random order, if you can",
-            "batch": f"Train {model.name} as a batch model, if you can keep the rows",
-            "corrected": f"Train {model.name} on iteratively corrected targets",
+            "random order": f"show {model.name} the rows in random order, if you can",
+            "batch": f"train {model.name} as a batch model, if you can keep the rows",
+            "corrected": f"train {model.name} on iteratively corrected targets",
         }
         useful = False
         for way, text in words.items():
@@ -107,10 +107,12 @@ class ModelVerdict(Sentences):
                 )
             elif gains:
                 useful = True
-                yield f"{text}: {self._effects(known)}."
+                worse = any(one.question == "next" and one.effect.low > 0 for one in known)
+                condition = "if rows like the old ones come again, " if worse else ""
+                yield sentence(f"{condition}{text}: {self._effects(known)}.")
             elif way == "corrected" and known:
                 worse = all(one.standing == "behind" for one in known)
                 start = "Do not train" if worse else "It is not clear that it helps to train"
                 yield f"{start} {model.name} on corrected targets: {self._effects(known)}."
-        if not useful and model.orders:
+        if not useful and not model.logged:
             yield f"No change that was tried is clearly better: leave {model.name} as it is."
