@@ -20,7 +20,7 @@ from retarget.diagnosis.models import model_diagnosis, runs
 from retarget.diagnosis.models.adapters import seeded
 from retarget.diagnosis.models.model_diagnosis import agreement, diagnose_model
 from retarget.diagnosis.options import Options
-from retarget.errors import InvalidInputError, ModelRunError
+from retarget.errors import ModelRunError
 from support.diagnosis_streams import as_stream, classes, drifting
 from support.user_models import FailsLater, NearestMeans, OneByOne, RunningMean, network
 
@@ -335,7 +335,7 @@ def test_a_long_stream_is_thinned_for_its_orders(monkeypatch, held_out):
         (
             False,
             r"FailsLater failed when learning row 30: RuntimeError: out of order, after it had "
-            r"learned 29 of the stream's 60 rows as they came \(the next is row 77 of your data\); "
+            r"learned 29 of the stream's 60 rows as they came \(the next is row 76 of your data\); "
             r"it was given features of shape \(1, 5\) and numbers as targets, of shape \(1, 1\); "
             r"train it on these rows yourself to see why",
         ),
@@ -378,7 +378,7 @@ def test_a_row_that_the_model_cannot_learn_is_told_with_what_it_needs():
     needs = (
         "row 26: ValueError: Negative .* learned 25 of .* some of them negative, .*standardise=Fa"
     )
-    with pytest.raises(InvalidInputError, match=needs):
+    with pytest.raises(ModelRunError, match=needs):
         run(MultinomialNB(), parted)
 
 
