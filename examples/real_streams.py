@@ -84,7 +84,7 @@ def with_class_names(data: Any) -> pl.DataFrame:
 @analysed(
     "sorted by class",
     "forgotten",
-    "It takes nearly every wine for the last cultivar; the batch model knows all three.",
+    "It takes most wines for those of a later cultivar; the batch model knows all three.",
 )
 def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
     """178 wines of three cultivars, one cultivar after the other."""
@@ -97,7 +97,7 @@ def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analysed(
     "sorted by class",
     "forgotten",
-    "Learning the last two species overwrote the first; the batch model hardly ever errs.",
+    "It takes nearly every Adélie, the first species, for a later one; the batch model knows them.",
 )
 def penguins() -> tuple[pl.DataFrame, dict[str, Any]]:
     """333 penguins of three species, one species after the other."""
@@ -109,7 +109,7 @@ def penguins() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analysed(
     "sorted by class",
     "forgotten",
-    "On the last class it is ahead; of the other six it knows little.",
+    "It takes nearly all patches but sky for windows, the last class; the batch model knows all.",
 )
 def segments() -> tuple[pl.DataFrame, dict[str, Any]]:
     """2,310 patches of outdoor pictures, sorted by what they show."""
@@ -194,7 +194,7 @@ def cancer() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analysed(
     "as in the file",
     "behind everywhere",
-    "One pass is not enough: it is right three to four points less often, whatever the order.",
+    "One pass is not enough: it is right two to four points less often, whatever the order.",
 )
 def phishing() -> tuple[pl.DataFrame, dict[str, Any]]:
     """1,250 web pages: phishing or not?"""
@@ -204,7 +204,7 @@ def phishing() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analysed(
     "as in the file",
     "not clear",
-    "Its error is about a twentieth larger, which could be nothing or a tenth.",
+    "Its error is a few percent larger, which may be chance.",
 )
 def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
     """442 patients: how far does the disease advance in a year?"""
@@ -264,7 +264,7 @@ def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     "sorted by airline",
     "behind everywhere",
     "It is as far behind when shuffled: distance and time in the air are nearly the same number, "
-    "and without one of them the gap is gone.",
+    "and without one of them the gap is nearly gone.",
 )
 def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,000 flights from New York in 2013, airline after airline: how late do they arrive?"""
@@ -283,8 +283,8 @@ def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analysed(
     "by date",
     "behind everywhere",
-    "Nine of ten e-mails are no spam, so that accuracy hardly shows it: the online model finds far "
-    "less of the spam.",
+    "Accuracy hardly shows it, since nine of ten e-mails are not spam: the online model finds a "
+    "tenth of the spam, the batch model a quarter.",
 )
 def emails() -> tuple[pl.DataFrame, dict[str, Any]]:
     """3,921 e-mails in the order in which they came: which are spam?"""
