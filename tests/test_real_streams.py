@@ -99,6 +99,8 @@ def test_numbers_are_relative_to_the_constants_and_classes_are_shares():
     assert table[8] == f"* **`diabetes`**: {script.STREAMS['diabetes'].why}"
     told = script.told(found["wine"]).splitlines()
     assert told[0] == "> It is so."
+    coming_told = script.told(found["diabetes"]).splitlines()[-1]
+    assert coming_told == "| the next rows | 40 | 0.25 | 0.5 | 1 | 1 |  |"
     assert told[-1] == "| the whole stream | 40 | 50.0% | 91.0% | 80.0% | 25.5% |  |"
 
 
