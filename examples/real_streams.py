@@ -244,8 +244,8 @@ def sp500() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analysed(
     "person after person",
     "behind everywhere",
-    "A batch model whose ridge is chosen by leaving out whole persons is a little better than the "
-    "mean, the online model is not.",
+    "A batch model whose ridge is chosen by leaving out whole people is a little better than the "
+    "mean, the online model hardly is.",
 )
 def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     """4,048 years of 1,181 people: how often do they see a doctor? Whole people are held out."""
