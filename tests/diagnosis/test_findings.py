@@ -143,10 +143,9 @@ def test_a_batch_model_that_is_worse_than_the_mean_is_no_yardstick():
     assert (first.question, first.value, first.against) == ("whole", 9.0, 4.0)
     assert found.verdict.headline.startswith("A batch model of these rows is worse than predicting")
     assert "--kernel linear" in found.verdict.recommendations[0]
-    assert standing(found, bad) == "ahead"  # of the mean
-    poor = answer(losses={"offline": 9.0, "online": 7.0}, excess=sure(-0.2))
-    assert standing(diagnosis(poor), poor) == "behind"
-    assert not any("corrected targets" in text for text in diagnosis(poor).verdict.recommendations)
+    assert standing(found, bad) == "not clear"
+    assert found.verdict.kind == "not clear"
+    assert not any("corrected targets" in text for text in diagnosis(bad).verdict.recommendations)
     assert "bad batch model" not in kinds(diagnosis(answer()))
 
 
@@ -164,7 +163,7 @@ def test_a_simple_predictor_that_wins_is_said_first():
         one = answer("next", baselines=(last[0], silent))
         assert winning_baseline(one) is None
     # of classes it must be right more often, too: a sorted stream repeats the last class
-    shares = dict.fromkeys(("offline", "online", "corrected", "iterative"), 1.0)
+    shares = dict.fromkeys(("offline", "online", "corrected", "iterative"), 0.99)
     sorted_stream = (last[0], baseline("last", "next", 0.26, accuracy=sure(1.0)))
     assert winning_baseline(answer("next", shares=shares, baselines=sorted_stream)) is None
 
