@@ -62,6 +62,10 @@ def estimate(value):
     return Estimate(*(float(value) * np.array([1.0, 0.9, 1.2])))
 
 
+def share(value):
+    return Estimate(value, max(value - 0.06, 0.0), min(value + 0.05, 1.0))
+
+
 def answer_to(question, stream, worse=1.0):
     """Scores 5, 9, 5, 6 of the learners and 12.5 of the mean, times `worse`; 95% to 60% correct."""
     classes = stream.kind == "classification"
@@ -75,31 +79,32 @@ def answer_to(question, stream, worse=1.0):
             learner,
             question,
             estimate(worse * error),
-            estimate(shares[learner] / worse) if classes else None,
+            share(shares[learner] / worse) if classes else None,
             estimate(worse * error),
             tuple(estimate(worse * error * 10**k) for k in range(outputs)) if outputs > 1 else (),
         )
         for learner, error in errors.items()
     )
-    error, share = estimate(12.5 * worse), estimate(0.25) if classes else None
+    error, right = estimate(12.5 * worse), share(0.25) if classes else None
     rest = {"online": estimate(-0.3), "batch": estimate(-0.6)}
-    baselines = [Baseline("constant", question, error, share, error, **rest)]
+    baselines = [Baseline("constant", question, error, right, error, **rest)]
     if question != "test":
         last = Estimate(15.5, 15.1, 16.5)
-        baselines.append(Baseline("last", question, last, share, last, **rest))
+        baselines.append(Baseline("last", question, last, right, last, **rest))
     closed = {"corrected": Estimate(1.0, 1.0, 1.0), "iterative": Estimate(0.75, 0.7, 0.8)}
     if question == "progressive":
         closed["corrected"] = UNKNOWN
     effect = {"corrected": Estimate(-0.44, -0.5, -0.4), "iterative": Estimate(-0.33, -0.4, -0.3)}
     gap = Estimate(0.35, 0.3, 0.4) if classes else None
     excess = Estimate(0.8, 0.7, 0.9)
-    return Answer(question, 40, scores, tuple(baselines), excess, gap, closed, effect)
+    rows = len(stream) if question == "progressive" else 40
+    return Answer(question, rows, scores, tuple(baselines), excess, gap, closed, effect)
 
 
 def diagnosis_of(stream, questions=("whole", "next"), lr=0.5, gamma=0.1, block_size=16):
     """What the theory finds in a stream, with invented scores."""
     X, Y = torch.from_numpy(stream.X), torch.from_numpy(stream.Y)
-    kernel, learner = DenseKernel(rt.RBF(1.0), X, Y), rt.SGD(lr=lr)
+    kernel, learner = DenseKernel(rt.RBF(2.0), X, Y), rt.SGD(lr=lr)
     K = kernel.K
     C = rt.online_coefficients(K, Y, learner)
     effective = rt.effective_targets(K, Y, learner, gamma).numpy()
@@ -159,7 +164,9 @@ def weather(count, groups, **more):
 @cache
 def regression(questions=("whole", "next")):
     """Ordered by a date, the file's last row first; three stations."""
-    stations = np.array(["north", "south", "harbour"])[np.random.default_rng(2).integers(3, size=160)]
+    stations = np.array(["north", "south", "harbour"])[
+        np.random.default_rng(2).integers(3, size=160)
+    ]
     days = np.datetime64("2024-01-01") + np.arange(160)
     notes = ("Filled in 3 missing values of wind by the median.",)
     rows = np.arange(160, 0, -1)
@@ -293,9 +300,9 @@ def model_of(diagnosis, **changes):
     """What a model could have made of a diagnosis's stream."""
     stream, rng = diagnosis.stream, np.random.default_rng(0)
     before, after, end = stream.Y + rng.normal(size=(3, *stream.Y.shape)) / 2
-    share = None if stream.kind == "regression" else estimate(0.5)
+    right = None if stream.kind == "regression" else share(0.5)
     scores = tuple(
-        ModelScore(way, one.question, error, share, error, Estimate(value / 9 - 1, -0.7, -0.05))
+        ModelScore(way, one.question, error, right, error, Estimate(value / 9 - 1, -0.7, -0.05))
         for k, one in enumerate(diagnosis.answers)
         for way, value in WAYS.items()
         for error in [estimate(value * (1 + k))]
@@ -336,7 +343,9 @@ def lost_model(diagnosis):
     """The parts of a model of which nothing is known."""
     lost = np.full_like(diagnosis.stream.Y, NAN)
     parts = dict.fromkeys(("after", "end"), lost) | {"closed": {}, "orders": {}}
-    return parts | dict.fromkeys(("theory", "agreement", "corrected"), None) | {"corrected_size": NAN}
+    return (
+        parts | dict.fromkeys(("theory", "agreement", "corrected"), None) | {"corrected_size": NAN}
+    )
 
 
 def model_that_failed():

@@ -384,6 +384,11 @@ class Diagnosis:
 
         return summary_text(self)
 
+    def _repr_html_(self) -> str:
+        from retarget.diagnosis.report.page import first_screen
+
+        return first_screen(self)
+
     def table(self) -> pl.DataFrame:
         """Returns each row's targets, what was really learned of them, and the shift."""
         from retarget.diagnosis.report.export import shift_table

@@ -13,9 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import retarget
+from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import page_tables as tables
 from retarget.diagnosis.report import words
-from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report.charts import Chart, rows, scores, targets
 from retarget.diagnosis.result import Diagnosis
 from retarget.storage import atomic_file
@@ -63,31 +63,35 @@ def report_html(
     charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
     plotly, script, moved = _plotly(), _part("report.js"), rows.moved(diagnosis)
     unit = targets.move_unit(diagnosis)
-    text = _environment().get_template("report.html").render(
-        diagnosis=diagnosis,
-        verdict=diagnosis.verdict,
-        stream=stream,
-        classes=stream.kind == "classification",
-        charts=charts,
-        yours=moved.yours,
-        model=model,
-        tables=tables,
-        compared=compared,
-        measure=scores.measure(diagnosis).words,
-        setting=words.setting(diagnosis),
-        tested_on=words.tested_on(diagnosis),
-        approximation=words.approximation_rows(diagnosis),
-        stability=words.stability_words(diagnosis),
-        moves=[words.move_words(move, unit) for move in largest_moves(moved.groups)],
-        unit=rows.shift_unit(diagnosis),
-        command=None if command is None else _visible(command),
-        version=retarget.__version__,
-        made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
-        policy=_policy(plotly, script),
-        style=_part("report.css"),
-        plotly=plotly,
-        script=script,
-        chart_data=chart_json(charts.values()),
+    text = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            diagnosis=diagnosis,
+            verdict=diagnosis.verdict,
+            stream=stream,
+            classes=stream.kind == "classification",
+            charts=charts,
+            yours=moved.yours,
+            model=model,
+            tables=tables,
+            compared=compared,
+            measure=scores.measure(diagnosis).words,
+            setting=words.setting(diagnosis),
+            tested_on=words.tested_on(diagnosis),
+            approximation=words.approximation_rows(diagnosis),
+            stability=words.stability_words(diagnosis),
+            moves=[words.move_words(move, unit) for move in largest_moves(moved.groups)],
+            unit=rows.shift_unit(diagnosis),
+            command=None if command is None else _visible(command),
+            version=retarget.__version__,
+            made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
+            policy=_policy(plotly, script),
+            style=_part("report.css"),
+            plotly=plotly,
+            script=script,
+            chart_data=chart_json(charts.values()),
+        )
     )
     return _encodable(text)
 

@@ -7,7 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from retarget.diagnosis.answers import UNKNOWN, Estimate, LearnerName, Question
-from retarget.diagnosis.report.charts.rows import axis_of, chunks, group_of_row, has_run, most_shifted, moved
+from retarget.diagnosis.report.charts.rows import (
+    axis_of,
+    chunks,
+    group_of_row,
+    has_run,
+    most_shifted,
+    moved,
+)
 from retarget.diagnosis.report.charts.scores import SQUARED, Measure, measure
 from retarget.diagnosis.report.words import (
     LEARNERS,
@@ -128,10 +135,8 @@ def learner_table(diagnosis: Diagnosis) -> Table:
     table = _scores("Scores", "Learner", lines, asked, measure(diagnosis))
     for row, line in zip(table.rows, lines, strict=True):
         for k, answer in enumerate(diagnosis.answers, 1):
-            closed = answer.gap_closed.get(line.mark, UNKNOWN)
-            if math.isfinite(closed.value):
-                note = f"{row[k].note}; closes {with_interval(closed, share=True)} of the gap"
-                row[k] = row[k]._replace(note=note)
+            if closes := _closes(answer.gap_closed.get(line.mark, UNKNOWN)):
+                row[k] = row[k]._replace(note=f"{row[k].note}; {closes}")
     return table
 
 
@@ -194,11 +199,22 @@ def change_table(model: ModelDiagnosis) -> Table | None:
         scores = [model.score(way, question) for question in model.questions]
         if way == "as it came" or all(score is None for score in scores):
             continue
-        told = (UNKNOWN if score is None else score.change for score in scores)
-        cells = (Cell(change_words(change)) for change in told)
+        cells = [Cell(change_words(UNKNOWN if one is None else one.change)) for one in scores]
+        if way == "corrected":
+            shares = [model.closed.get(question, UNKNOWN) for question in model.questions]
+            cells = [
+                cell._replace(note=_closes(share))
+                for cell, share in zip(cells, shares, strict=True)
+            ]
         rows.append([Cell(sentence(way), mark=WAYS[way].replace(" ", "-")), *cells])
     columns = ["Way of training", *(COLUMNS[question] for question in model.questions)]
     return Table("Change of the error", columns, rows) if rows else None
+
+
+def _closes(share: Estimate) -> str:
+    """Says which share of the gap is closed, if that is known."""
+    known = math.isfinite(share.value)
+    return f"closes {with_interval(share, share=True)} of the gap" if known else ""
 
 
 def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
@@ -217,10 +233,6 @@ def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
             "Your model was trained on them. The farthest lies "
             f"{number(model.corrected_size)} standard deviations from the mean."
         )
-        for question, closed in model.closed.items():
-            if math.isfinite(closed.value):
-                share = with_interval(closed, share=True)
-                corrected += f" {COLUMNS[question]}: they close {share} of the gap to batch training."
     facts += [("Corrected targets", corrected), ("Kernel", model.description)]
     if model.agreement is not None and math.isfinite(model.agreement):
         agreement = (
@@ -240,7 +252,12 @@ def compared_table(compared: Compared) -> Table:
 def along_table(diagnosis: Diagnosis) -> Table:
     """Returns the numbers of the first chart."""
     who = "your model" if has_run(diagnosis) else "online model"
-    columns = ["Rows", f"{sentence(who)} before", "Batch model before", f"{sentence(who)} at the end"]
+    columns = [
+        "Rows",
+        f"{sentence(who)} before",
+        "Batch model before",
+        f"{sentence(who)} at the end",
+    ]
     rows = [
         [Cell(where), *(Cell(number(error)) for error in errors)]
         for where, _, *errors in chunks(diagnosis)
@@ -267,7 +284,9 @@ def group_table(diagnosis: Diagnosis) -> Table:
         rows.append(
             [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), farthest]
         )
-    own = "Distance from the target right after learning" if found.yours else "Moved by its own steps"
+    own = (
+        "Distance from the target right after learning" if found.yours else "Moved by its own steps"
+    )
     columns = ["Group", "Rows", own, "Moved by its own later rows", "Moved most by another group"]
     return Table("Groups", columns, rows)
 

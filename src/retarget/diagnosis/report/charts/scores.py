@@ -20,7 +20,6 @@ from retarget.diagnosis.report.words import (
     model_lines,
     name,
     number,
-    percent,
     with_interval,
 )
 from retarget.diagnosis.result import Diagnosis
@@ -133,12 +132,13 @@ def _chart(
         figure=figure(
             traces,
             100 + 46 * len(lines),
-            {"title": chart_text(shown.words, 70)} | scale_x,
+            {"title": shown.words.partition(",")[0]} | scale_x,
             {
                 "tickvals": list(range(len(lines))),
                 "ticktext": labels,
                 "range": [len(lines) - 0.5, -0.5],
                 "showgrid": False,
+                "zeroline": False,
             },
             showlegend=len(asked) > 1,
         ),

@@ -112,6 +112,7 @@ def _classes(diagnosis: Diagnosis) -> Chart:
                 "tickvals": list(range(len(shown))),
                 "ticktext": [chart_text(names[k], 18) for k in shown],
                 "showgrid": False,
+                "zeroline": False,
                 "autorange": "reversed",
             },
             bargap=0.35,
@@ -168,8 +169,8 @@ def group_chart(diagnosis: Diagnosis) -> Chart | None:
         key="groups",
         title=title,
         caption="The stronger a square's colour, the farther learning the group of its column "
-        f"moved the {what} the group of its row, on average. The diagonal shows the effect of later "
-        f"rows of the same group.{empty}",
+        f"moved the {what} the group of its row, on average. The diagonal shows the effect of "
+        f"later rows of the same group.{empty}",
         alternative=f"{title} {len(names)} by {len(names)} groups. {moves}",
         figure=figure(
             [squares],

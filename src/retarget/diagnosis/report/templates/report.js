@@ -16,7 +16,7 @@
       zerolinecolor: grid,
       nticks: 7,
       tickfont: { color: muted },
-      title: { standoff: 8, font: { color: muted } },
+      title: { standoff: 8, font: { color: muted, size: 12 } },
     };
     // Above the chart, where it hides nothing and wraps on a phone.
     const above = { orientation: "h", x: 0, xanchor: "left", yanchor: "bottom" };
@@ -32,7 +32,7 @@
         margin: { l: 8, r: 12, t: 12, b: 8 },
         hovermode: "closest",
         hoverlabel: { bgcolor: surface, bordercolor: grid, font: { color: ink } },
-        legend: { ...above, y: 1.02, itemsizing: "constant" },
+        legend: { ...above, y: 1.02 },
         shapedefaults: { fillcolor: css("--band"), line: { width: 0 }, layer: "below" },
         annotationdefaults: { font: { color: muted, size: 11 } },
         xaxis: axis,
@@ -44,7 +44,9 @@
   // A phone has room for a dozen names side by side; those that do not fit are turned upright.
   function fitNames(axis, small, room) {
     const step = small ? Math.ceil(axis.tickvals.length / 12) : 1;
-    for (const part of ["tickvals", "ticktext"]) axis[part] = axis[part].filter((_, i) => i % step === 0);
+    for (const part of ["tickvals", "ticktext"]) {
+      axis[part] = axis[part].filter((_, i) => i % step === 0);
+    }
     const longest = Math.max(...axis.ticktext.map((text) => text.length));
     axis.tickangle = 7 * longest * axis.ticktext.length > room ? -90 : 0;
   }
