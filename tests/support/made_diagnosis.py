@@ -279,6 +279,19 @@ def large(rows=20_000):
     )
 
 
+def wide(diagnosis, targets):
+    """The same with so many targets, all alike."""
+    stream = diagnosis.stream
+    told = {
+        "Y": np.repeat(stream.Y, targets, axis=1),
+        "target_names": tuple(f"t{k}" for k in range(targets)),
+        "target_means": np.zeros(targets),
+        "target_scales": np.ones(targets),
+    }
+    arrays = {name: np.repeat(getattr(diagnosis, name), targets, axis=1) for name in ARRAYS[:4]}
+    return replace(diagnosis, stream=replace(stream, **told), **arrays)
+
+
 def hostile():
     """Every text that a user's file can hold tries to be markup, script or a template."""
     real = classification(HOSTILE, 250)
