@@ -259,6 +259,8 @@ class TestTables:
         assert [card.question for card in cards] == ["Whole stream", "Next rows"]
         assert [cell.text for _, cell in cards[0].scores] == ["60%", "95%"]
         assert [cell.mark for _, cell in cards[1].scores] == ["online", "offline"]
+        assert "35% (30% to 40%)" in cards[1].difference  # of the rows
+        cards = tables.score_cards(made.regression())
         assert "80% higher (70% to 90%)" in cards[1].difference
         cards = tables.score_cards(made.model_regression())
         assert [cell.text for _, cell in cards[1].scores] == ["18", "10"]
@@ -389,7 +391,7 @@ class TestNotebook:
         assert not page.open
         tags = {tag for tag, _ in page.elements}
         allowed = ("div", "p", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "br")
-        assert tags <= {*allowed, "small", "span"}
+        assert tags <= {*allowed, "small", "span", "style"}
         for text in (diagnosis.verdict.headline, *diagnosis.verdict.recommendations):
             assert text in page.text
         assert "Whole stream" in page.text

@@ -125,6 +125,9 @@ class TestShift:
             assert len(points.x) == len(diagnosis.stream)
             assert mean.mode == "lines"
             assert layout(diagnosis, "shift").showlegend is False
+        alone = replace(made.classification().stream, groups=None)
+        for key in ("shift", "along"):  # parts of a stream are no groups
+            assert not layout(replace(made.classification(), stream=alone), key).shapes
 
     def test_of_the_user_s_model_with_what_the_theory_predicts(self):
         diagnosis = made.model_regression()

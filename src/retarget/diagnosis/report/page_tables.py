@@ -80,23 +80,33 @@ class Card(NamedTuple):
 
 def score_cards(diagnosis: Diagnosis) -> list[Card]:
     """Returns a card for each question: the online model, or the user's, against the batch one."""
-    shown, model = measure(diagnosis), diagnosis.model
-    lines = _lines(diagnosis)
+    shown, lines = measure(diagnosis), _lines(diagnosis)
     pair = [one for mark in ("online", "offline") for one in lines if one.mark == mark]
-    cards = []
-    for k, question in enumerate(_questions(diagnosis)):
-        effect, told = UNKNOWN, "Online, the error is {}."
-        if model is None:
-            effect = diagnosis.answers[k].excess
-        elif (batch := model.score("batch", question)) is not None:
-            effect, told = batch.change, "As a batch model, its error is {}."
-        scores = [
-            (one.title, _cell(shown.of(one.scores[k]), one.why, shown.share, _style(one)))
-            for one in pair
-        ]
-        difference = "" if math.isnan(effect.value) else told.format(change_words(effect))
-        cards.append(Card(COLUMNS[question], MEANINGS[question], scores, difference))
-    return cards
+    return [
+        Card(
+            COLUMNS[question],
+            MEANINGS[question],
+            [
+                (one.title, _cell(shown.of(one.scores[k]), one.why, shown.share, _style(one)))
+                for one in pair
+            ],
+            _difference(diagnosis, question),
+        )
+        for k, question in enumerate(_questions(diagnosis))
+    ]
+
+
+def _difference(diagnosis: Diagnosis, question: Question) -> str:
+    """Says how far apart the two models of a card are; nothing if that is not known."""
+    answer, told = diagnosis.answer(question), "Online, the error is {}."
+    if diagnosis.model is not None:
+        batch, told = diagnosis.model.score("batch", question), "As a batch model, its error is {}."
+        effect = UNKNOWN if batch is None else batch.change
+    elif answer is not None and answer.accuracy_gap is not None and measure(diagnosis).share:
+        return f"Batch minus online: {with_interval(answer.accuracy_gap, share=True)}."
+    else:
+        effect = UNKNOWN if answer is None else answer.excess
+    return "" if math.isnan(effect.value) else told.format(change_words(effect))
 
 
 def _questions(diagnosis: Diagnosis) -> tuple[Question, ...]:

@@ -211,7 +211,7 @@ def axis_of(stream: Stream) -> tuple[np.ndarray, str]:
 def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the axis along a stream, and a layout with a band for each stretch of one group.
 
-    There are no bands if there are many stretches, and no names if they would overlap.
+    There are no bands without groups or with many stretches, and no names if they would overlap.
     """
     at, unit = axis_of(diagnosis.stream)
     room = 0.012 * (at[-1] - at[0] + 1)
@@ -219,7 +219,7 @@ def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
     axis = {"title": title, "tickformat": ",d", "range": [at[0] - room, at[-1] + room]}
     groups = group_of_row(diagnosis)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)]])
-    if not 2 <= len(starts) - 1 <= 30:
+    if diagnosis.stream.groups is None or not 2 <= len(starts) - 1 <= 30:
         return axis, {}
     ends = [(float(at[a]) - 0.5, float(at[b - 1]) + 0.5) for a, b in pairwise(starts)]
     # Only every second band is filled: the background is the other colour.

@@ -15,15 +15,20 @@
       linecolor: grid,
       zerolinecolor: grid,
       nticks: 7,
+      ticks: "",
       tickfont: { color: muted },
       title: { standoff: 8, font: { color: muted, size: 12 } },
     };
     // Above the chart, where it hides nothing and wraps on a phone.
     const above = { orientation: "h", x: 0, xanchor: "left", yanchor: "bottom" };
     const bar = { thickness: 10, len: 1, y: 1.01, ypad: 4, outlinewidth: 0, nticks: 5 };
-    const colours = { colorscale: [[0, surface], [1, css("--warm")]] };
+    const heatmap = {
+      colorscale: [[0, surface], [1, css("--warm")]],
+      textfont: { color: ink },
+      colorbar: { ...above, ...bar, tickangle: 0 },
+    };
     return {
-      data: { heatmap: [{ ...colours, colorbar: { ...above, ...bar, tickangle: 0 } }] },
+      data: { heatmap: [heatmap] },
       layout: {
         font: { family: css("--font"), size: small ? 11 : 12.5, color: ink },
         paper_bgcolor: surface,
