@@ -348,6 +348,8 @@ class TestModel:
         table = tables.first_table(made.logged())
         assert [row[1].text for row in table.rows] == ["8", "12.5", "15.5"]
         assert tables.change_table(made.logged().model) is None
+        tested = replace(made.logged(), answers=made.regression().answers)  # asked about other rows
+        assert [row[1].text for row in tables.first_table(tested).rows] == ["8"]
         assert "Effective target" in tables.shifted_table(made.logged()).columns
         shifted = tables.shifted_table(made.model_regression())
         model = made.model_regression().model

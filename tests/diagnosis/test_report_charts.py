@@ -33,7 +33,13 @@ def drawn(dots):
 def test_every_chart_asks_a_question():
     for name in made.PAGES:
         for key, chart in report_charts(getattr(made, name)()).items():
-            assert chart is None or (chart.key == key and chart.title.endswith("?"))
+            if chart is None:
+                continue
+            assert chart.key == key
+            assert chart.title.endswith("?")
+            for trace in chart.figure.data:  # what is not finite is left out
+                drawn = trace.z if trace.type == "heatmap" else trace.y
+                assert not np.isinf(np.asarray(drawn)).any()
 
 
 class TestAlong:
@@ -92,6 +98,18 @@ class TestAlong:
         diagnosis = made.regression()
         lost = replace(diagnosis, along=diagnosis.along.with_columns(batch=pl.lit(math.nan)))
         assert len(traces(lost, "along")) == 2
+        same = report_charts(diagnosis)["along"].caption  # what was forgotten is known without it
+        assert report_charts(lost)["along"].caption == same
+
+    def test_errors_that_overflow_are_left_out(self):
+        diagnosis = made.regression()
+        ends = pl.when(pl.col("first") < 50).then(math.inf)
+        along = diagnosis.along.with_columns(
+            online=ends.otherwise("online"), online_now=ends.otherwise("online_now")
+        )
+        before, _, now = traces(replace(diagnosis, along=along), "along")
+        assert np.isnan(before.y[:7]).all()
+        assert now.y[7:] == pytest.approx(diagnosis.along["online_now"].to_numpy()[7:])
 
 
 class TestShift:
@@ -155,6 +173,9 @@ class TestGroupsAndTargets:
             scaled = replace(diagnosis, groups=replace(groups, size=groups.size * factor))
             assert traces(scaled, "groups")[0].texttemplate == f"%{{z:{form}}}"
         assert traces(made.many_groups(), "groups")[0].texttemplate is None
+        size = np.where(groups.size == groups.size.max(), np.inf, groups.size)
+        lost = replace(diagnosis, groups=replace(groups, size=size))
+        assert traces(lost, "groups")[0].zmax == np.sort(groups.size, axis=None)[-2]
         np.testing.assert_allclose(
             traces(made.with_model(diagnosis), "groups")[0].z, 2 * groups.size
         )

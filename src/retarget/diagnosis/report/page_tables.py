@@ -126,15 +126,11 @@ def _lines(diagnosis: Diagnosis) -> list[ScoreLine]:
 
 def first_table(diagnosis: Diagnosis) -> Table:
     """Returns the scores of the user's model, or else of the learners, and of the baselines."""
-    asked = _questions(diagnosis)
     if diagnosis.model is None:
         return learner_table(diagnosis)
-    own = [answer.question for answer in diagnosis.answers]
-    baselines = [
-        one._replace(scores=tuple(one.scores[own.index(q)] if q in own else None for q in asked))
-        for one in baseline_lines(diagnosis)
-    ]
-    lines = [*_lines(diagnosis), *baselines]
+    asked, lines = _questions(diagnosis), _lines(diagnosis)
+    if asked == tuple(answer.question for answer in diagnosis.answers):
+        lines += baseline_lines(diagnosis)
     return _scores("Scores of your model", "Way of training", lines, asked, measure(diagnosis))
 
 

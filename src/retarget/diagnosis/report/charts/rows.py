@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retarget.diagnosis.report.charts import BLUE, Chart, dots, figure, line, scale
+from retarget.diagnosis.report.charts import BLUE, Chart, dots, figure, finite, line, scale
 from retarget.diagnosis.report.words import chart_text, name, number, percent
 from retarget.diagnosis.result import Diagnosis, GroupShift
 from retarget.diagnosis.stream import Stream
@@ -82,15 +82,14 @@ def chunks(diagnosis: Diagnosis) -> list[Chunk]:
 def along_chart(diagnosis: Diagnosis) -> Chart | None:
     """Draws the error by chunk: before the rows were learned, of a batch model, and at the end."""
     parts = chunks(diagnosis)
-    errors = np.array([[part.online, part.batch, part.now] for part in parts])
+    errors = finite([[part.online, part.batch, part.now] for part in parts])
     if not np.isfinite(errors[:, 0]).any():
         return None
     who = "your model" if has_run(diagnosis) else "online model"
-    orange, dash = COLOURS["online"], {"dash": "dash"}
     names = (
-        (f"{who}, just before it learned the rows", {"color": orange}),
+        (f"{who}, just before it learned the rows", {"color": COLOURS["online"]}),
         ("batch model of all earlier rows", {"color": COLOURS["offline"]}),
-        (f"{who} at the end of the stream", {"color": orange} | dash),
+        (f"{who} at the end of the stream", {"color": COLOURS["online"], "dash": "dash"}),
     )
     x, places = [part.middle for part in parts], [chart_text(part.where, 90) for part in parts]
     tip = "%{customdata}<br>error %{y:.3g}"
@@ -105,7 +104,7 @@ def along_chart(diagnosis: Diagnosis) -> Chart | None:
         for (label, _), values in zip(names, errors.T, strict=True)
         if len(known := values[np.isfinite(values)])
     ]
-    rise = np.where(np.isfinite(errors).all(axis=1), errors[:, 2] - errors[:, 0], -np.inf)
+    rise = np.nan_to_num(errors[:, 2] - errors[:, 0], nan=-np.inf)
     worst = parts[int(rise.argmax())]
     forgotten = (
         f" It forgot {worst.where} most: its error was {number(worst.online)} just before it "
