@@ -223,12 +223,20 @@ class TestScores:
         assert coming.error_x.array[1] == pytest.approx(21.6 - 18)
         assert coming.error_x.arrayminus[1] == pytest.approx(18 - 16.2)
         assert whole.marker.symbol != coming.marker.symbol
+        endless = Estimate(9.0, math.nan, math.inf)
+        answer = made.regression().answers[0]
+        scores = tuple(replace(score, loss=endless) for score in answer.scores)
+        (bars,) = traces(
+            replace(made.progressive(), answers=(replace(answer, scores=scores),)), "scores"
+        )
+        assert not np.isinf([*bars.error_x.array, *bars.error_x.arrayminus]).any()
         colours = [COLOURS[name] for name in ("offline", "online", "corrected", "iterative")]
         assert list(whole.marker.color[:4]) == list(coming.marker.color[:4]) == colours
         assert (np.subtract(coming.y, whole.y) > 0).all()
         assert layout(made.regression(), "scores").showlegend is True
         assert layout(made.progressive(), "scores").showlegend is False
         assert list(traces(made.progressive(), "scores")[0].x) == [5, 9, 6, 12.5, 15.5]
+        assert len(layout(made.progressive(), "scores").yaxis.ticktext) == 5  # of 6 lines
         assert list(traces(made.classification(), "scores")[0].x)[:2] == [0.95, 0.6]
 
     def test_each_way_of_training(self):
@@ -238,6 +246,7 @@ class TestScores:
         assert list(whole.marker.color) == [COLOURS[name] for name in words.WAYS.values()]
         assert report_charts(made.regression())["ways"] is None
         assert report_charts(made.model_that_failed())["ways"] is None
+        assert report_charts(made.logged())["ways"] is None  # there is nothing to compare
 
     def test_rates(self):
         tried = pl.DataFrame({"value": [2.0, 0.25, 1.0], "score": [None, 0.3, 0.5]})

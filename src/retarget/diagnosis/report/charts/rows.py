@@ -85,10 +85,12 @@ def along_chart(diagnosis: Diagnosis) -> Chart | None:
     errors = finite([[part.online, part.batch, part.now] for part in parts])
     if not np.isfinite(errors[:, 0]).any():
         return None
-    who = "your model" if has_run(diagnosis) else "online model"
+    who, other = "online model", "batch model"
+    if has_run(diagnosis):
+        who, other = "your model", "kernel batch model"
     names = (
         (f"{who}, just before it learned the rows", {"color": COLOURS["online"]}),
-        ("batch model of all earlier rows", {"color": COLOURS["offline"]}),
+        (f"{other} of all earlier rows", {"color": COLOURS["offline"]}),
         (f"{who} at the end of the stream", {"color": COLOURS["online"], "dash": "dash"}),
     )
     x, places = [part.middle for part in parts], [chart_text(part.where, 90) for part in parts]

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from retarget.diagnosis.answers import Baseline, Estimate, ModelScore, Question, Score
-from retarget.diagnosis.report.charts import GREY, Chart, figure, line, log_scale, scale
+from retarget.diagnosis.report.charts import GREY, Chart, figure, finite, line, log_scale, scale
 from retarget.diagnosis.report.words import (
     METRICS,
     QUESTIONS,
@@ -69,9 +69,9 @@ def score_chart(diagnosis: Diagnosis) -> Chart | None:
 
 
 def way_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Draws the scores of the user's model by way of training; None without one."""
+    """Draws the scores of the user's model by way of training; None if it was run in one only."""
     model = diagnosis.model
-    if model is None:
+    if model is None or len({score.way for score in model.scores}) < 2:
         return None
     title = "Which way of training your model is best?"
     return _chart(diagnosis, "ways", title, model_lines(model), model.questions)
@@ -82,11 +82,12 @@ def _chart(
 ) -> Chart | None:
     """Draws finite scores with their intervals: a line each, and a symbol for each question."""
     shown = measure(diagnosis)
+    lines = [one for one in lines if any(_finite(shown.of(score)) for score in one.scores)]
     found = [
         (place, k, score)
         for place, one in enumerate(lines)
         for k, part in enumerate(one.scores)
-        if (score := shown.of(part)) is not None and math.isfinite(score.value)
+        if (score := _finite(shown.of(part)))
     ]
     if not found:
         return None
@@ -95,7 +96,8 @@ def _chart(
         ours = [(place, score) for place, of, score in found if of == k]
         aside = 0.3 * (k - (len(asked) - 1) / 2)  # side by side, if there are two questions
         value, low, high = np.array([score for _, score in ours]).T.reshape(3, -1)
-        bars = {"array": np.fmax(high - value, 0), "arrayminus": np.fmax(value - low, 0)}
+        ends = (finite(np.fmax(length, 0)) for length in (high - value, value - low))
+        bars = dict(zip(("array", "arrayminus"), ends, strict=True))
         traces.append(
             go.Scatter(
                 mode="markers",
@@ -143,6 +145,10 @@ def _chart(
             showlegend=len(asked) > 1,
         ),
     )
+
+
+def _finite(score: Estimate | None) -> Estimate | None:
+    return score if score is not None and math.isfinite(score.value) else None
 
 
 def rate_chart(diagnosis: Diagnosis) -> Chart | None:
