@@ -384,16 +384,16 @@ class Diagnosis:
 
         return summary_text(self)
 
-    def _repr_html_(self) -> str:
-        from retarget.diagnosis.report.page import first_screen
-
-        return first_screen(self)
-
     def table(self) -> pl.DataFrame:
         """Returns each row's targets, what was really learned of them, and the shift."""
         from retarget.diagnosis.report.export import shift_table
 
         return shift_table(self)
+
+    def _repr_html_(self) -> str:
+        from retarget.diagnosis.report.page import first_screen
+
+        return first_screen(self)
 
     def to_html(self, path: str | Path, command: str | None = None) -> None:
         """Writes the report as one self-contained HTML file.
