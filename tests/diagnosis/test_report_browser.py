@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from retarget.diagnosis.report.page import write_report
-from support import real_diagnosis as real
+from support import made_diagnosis as made
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install 'retarget[dev]'"
@@ -74,7 +74,7 @@ def visit(tmp_path_factory):
 
     @cache
     def written(name):
-        write_report(getattr(real, name)(), folder / f"{name}.html", command="<script>hacked=5")
+        write_report(getattr(made, name)(), folder / f"{name}.html", command="<script>hacked=5")
         return (folder / f"{name}.html").as_uri()
 
     with playwright.sync_playwright() as running:
@@ -94,25 +94,22 @@ def visit(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "picture"),
-    [
-        ("classification", "chart-shift"),
-        pytest.param("model_regression", "chart-model-shift", marks=pytest.mark.slow),
-    ],
+    "name", ["classification", pytest.param("model_regression", marks=pytest.mark.slow)]
 )
-def test_first_screen_holds_headline_picture_and_advice(visit, name, picture):
+def test_first_screen_holds_headline_advice_and_scores(visit, name):
     opened = visit(name)
-    assert opened.page.locator(".first .chart").get_attribute("id") == picture
     for size in (PHONE, DESKTOP):
         opened.resize(size)
-        headline, drawn, advice = (
-            opened.page.locator(selector).first.bounding_box()
-            for selector in ("h1", ".first .chart .main-svg", "#advice li")
-        )
-        assert 0 <= headline["y"] < min(drawn["y"], advice["y"])
-        assert drawn["y"] + drawn["height"] <= size["height"]
-        assert advice["y"] + advice["height"] <= size["height"]
-        assert headline["width"] >= 0.77 * size["width"]
+        places = [
+            opened.page.locator(selector).bounding_box()
+            for selector in ("h1", "#advice", ".cards", "#first-scores table", "#chart-along")
+        ]
+        tops = [place["y"] for place in places]
+        assert tops[0] >= 0
+        assert tops[0] < tops[1] <= tops[2] < tops[3] < tops[4]
+        for place in places[: 4 if size is DESKTOP else 3]:  # a phone has room for the cards
+            assert place["y"] + place["height"] <= size["height"]
+        assert places[0]["width"] >= 0.77 * size["width"]
 
 
 def test_hostile_text_is_shown_and_does_not_run(visit):
@@ -120,7 +117,6 @@ def test_hostile_text_is_shown_and_does_not_run(visit):
     legend = opened.page.locator("#chart-shift .legendtext").all_text_contents()
     assert legend[0].startswith("<script>")
     assert opened.page.locator("#chart-shift a, #chart-targets a, .main-svg b").count() == 0
-    assert opened.page.locator("option", has_text=real.HOSTILE[3]).count() == 1
     # hovering shows a row's time, which is hostile too
     point = opened.page.locator("#chart-shift .scatterlayer .point").nth(3)
     point.scroll_into_view_if_needed()
@@ -129,10 +125,6 @@ def test_hostile_text_is_shown_and_does_not_run(visit):
     opened.page.wait_for_selector("#chart-shift .hovertext")
     assert "<b>bold</b>" in opened.page.locator("#chart-shift .hovertext").first.text_content()
     assert opened.page.locator("#chart-shift .hoverlayer a").count() == 0
-    for index in (2, 0):  # a group, and all of them again
-        opened.page.select_option("select[data-chart=shift]", index=index)
-        opacity = [trace["marker"]["opacity"] for trace in opened.drawn("shift")[:-1]]
-        assert (np.argmax(opacity), sorted(opacity)[-2] < 0.2) == ((1, True), (0, False))[not index]
     assert opened.page.evaluate("typeof window.hacked") == "undefined"
     assert opened.page.locator("main img").count() == 0
     assert opened.requests == [opened.page.url]
@@ -140,7 +132,7 @@ def test_hostile_text_is_shown_and_does_not_run(visit):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", real.PAGES)
+@pytest.mark.parametrize("name", made.PAGES)
 def test_loads_without_complaint_or_request_and_fits_a_phone(visit, name):
     opened = visit(name)
     assert opened.page.evaluate("typeof window.hacked") == "undefined"
@@ -159,7 +151,7 @@ def test_fits_a_phone_that_says_so(visit):
     opened = visit("many_groups", PHONE, is_mobile=True, has_touch=True)
     opened.requires_no_sideways_scroll()
     assert opened.drawn("shift", "layout")["dragmode"] is False  # a finger scrolls
-    assert len(opened.drawn("group-size", "layout")["xaxis"]["ticktext"]) == 12  # of 24
+    assert len(opened.drawn("groups", "layout")["xaxis"]["ticktext"]) == 10  # of 30
     wide = opened.page.locator(".box.wide")
     assert wide.count() >= 1
     for box in wide.all():  # it says that it scrolls, and keeps its first column in sight
@@ -174,25 +166,22 @@ def test_fits_a_phone_that_says_so(visit):
 
 
 @pytest.mark.slow
-def test_folded_charts_are_drawn_when_they_are_opened_and_a_choice_changes_a_picture(visit):
+def test_folded_charts_are_drawn_when_they_are_opened(visit):
     opened = visit("regression")
     assert opened.page.locator("details .main-svg").count() == 0
-    opened.page.locator("nav a[href='#choices']").click()  # a link opens what is folded
-    opened.page.wait_for_selector("#chart-ridge .main-svg")
-    opened.page.locator("#groups summary").click()
-    opened.page.wait_for_selector("#chart-group-pull .main-svg")
+    opened.page.locator("nav a[href='#rate']").click()  # a link opens what is folded
+    opened.page.wait_for_selector("#chart-rate .main-svg")
     assert all(box["width"] > 400 for box in opened.boxes())
-    scores = [trace["x"] for trace in opened.drawn("errors")]
-    assert scores[:4] == [[score.error.value] for score in real.regression().scores]
-    points = opened.page.locator("#chart-targets .scatterlayer .point")
-    before = points.first.get_attribute("transform")
-    assert opened.page.locator("#chart-targets .xtitle").text_content() == "true temperature"
-    opened.page.select_option("select[data-chart=targets]", label="humidity")
-    opened.page.wait_for_function(
-        "() => document.querySelector('#chart-targets .xtitle').textContent === 'true humidity'"
+    lines = opened.page.locator("#chart-along .scatterlayer .js-line")
+    assert lines.count() == 3
+    drawn = opened.page.evaluate(
+        "() => document.getElementById('chart-along').calcdata.map((t) => t.map((p) => p.y))"
     )
-    assert points.first.get_attribute("transform") != before
-    assert points.count() == 160
+    along = made.regression().along
+    for trace, column in zip(drawn, ("online", "batch", "online_now"), strict=True):
+        assert trace == pytest.approx(along[column].to_list())
+    opened.page.locator("#along summary").click()
+    assert opened.page.locator("#along tbody tr").count() == len(along)
     assert opened.complaints == []
 
 
@@ -204,11 +193,13 @@ def test_dark_mode_is_dark_charts_too_and_paper_is_light_and_not_cut(visit):
     drawn = [f"#{name} .main-svg" for name in names]
     opened.page.emulate_media(color_scheme="dark")  # it follows the reader's setting
     opened.page.wait_for_function(
-        "() => getComputedStyle(document.querySelector('#chart-errors .main-svg')).backgroundColor"
+        "() => getComputedStyle(document.querySelector('#chart-scores .main-svg')).backgroundColor"
         " === getComputedStyle(document.querySelector('section')).backgroundColor"
     )
     assert opened.brightness("body") < 60
     assert opened.brightness("body", "color") > 200
+    number = "#chart-groups .heatmaplayer text"  # legible on every colour of the heat map
+    assert opened.brightness(number, "fill") == opened.brightness("body", "color")
     assert all(opened.brightness(chart) < 128 for chart in drawn)
     opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = false })")
     opened.page.emulate_media(media="print", color_scheme="dark")
@@ -222,6 +213,6 @@ def test_dark_mode_is_dark_charts_too_and_paper_is_light_and_not_cut(visit):
     opened.page.emulate_media(media="screen", color_scheme="light")
     opened.page.wait_for_selector("html:not([data-printing])", state="attached")
     assert opened.page.locator("details[open]").count() == 0
-    assert opened.brightness("#chart-errors .main-svg") > 200
+    assert opened.brightness("#chart-scores .main-svg") > 200
     pdf = opened.page.pdf(format="A4")
     assert 5 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12

@@ -7,133 +7,273 @@ import numpy as np
 import polars as pl
 import pytest
 
+from retarget.diagnosis.answers import UNKNOWN, Estimate
+from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import log_scale, rows, scale
-from retarget.diagnosis.report.charts.scores import choice_chart
-from retarget.diagnosis.report.charts.targets import size_chart
 from retarget.diagnosis.report.page import chart_json, report_charts
-from retarget.diagnosis.result import Choice, Estimate, GroupShift
+from retarget.diagnosis.result import Choice, GroupShift, Stability
 from retarget.learners import COLOURS
-from support import real_diagnosis as real
+from support import made_diagnosis as made
 
 
-def dots(traces):
-    """What is drawn at each position of the stream."""
-    return {x - 1: y for t in traces for x, y in zip(t["x"], t["y"], strict=True)}
+def traces(diagnosis, key):
+    return report_charts(diagnosis)[key].figure.data
 
 
-def test_charts_of_numbers():
-    diagnosis = real.regression()
-    charts, stream = report_charts(diagnosis), diagnosis.stream
-    traces = charts["errors"].traces
-    scored = (*diagnosis.scores, *diagnosis.baselines)
-    assert [trace["x"] for trace in traces] == [[one.error.value] for one in scored]
-    error, bars = diagnosis.scores[1].error, traces[1]["error_x"]
-    assert bars["array"] == pytest.approx([error.high - error.value])
-    assert bars["arrayminus"] == pytest.approx([error.value - error.low])
-    learners = ("offline", "online", "corrected", "iterative")
-    assert [t["marker"]["color"] for t in traces[:4]] == [COLOURS[one] for one in learners]
-
-    drawn = dots(charts["shift"].traces[:-1])
-    shift = np.sqrt(((diagnosis.effective - stream.Y) ** 2).sum(axis=1))
-    assert [drawn[i] for i in range(160)] == pytest.approx(shift, rel=1e-3)
-    assert charts["shift"].layout["showlegend"] is True
-    harbour = next(trace for trace in charts["shift"].traces if trace["name"] == "harbour")
-    places = np.array(harbour["x"]) - 1
-    assert (stream.groups[places] == "harbour").all()
-    assert harbour["customdata"][0] == f"row {200 - places[0]}, {stream.times[places[0]]}"
-
-    traces, views = charts["targets"].traces, charts["targets"].views
-    assert [view.label for view in views] == ["temperature", "humidity"]
-    assert [t.get("visible", True) for t in traces] == [True] * 3 + [False] * 3
-    assert views[1].traces == [{"visible": k >= 3} for k in range(6)]
-    kept, crossed, line = traces[3:]
-    true, effective = (stream.in_units(part)[:, 1] for part in (stream.Y, diagnosis.effective))
-    mean = stream.target_means[1]
-    assert sorted(kept["y"] + crossed["y"]) == pytest.approx(np.sort(effective), rel=1e-3)
-    assert line["x"] == line["y"] == pytest.approx([true.min(), true.max()], rel=1e-4)
-    assert ((np.array(crossed["x"]) - mean) * (np.array(crossed["y"]) - mean) <= 1).all()
-    assert len(crossed["x"]) == ((true - mean) * (effective - mean) < 0).sum()
+def layout(diagnosis, key):
+    return report_charts(diagnosis)[key].figure.layout
 
 
-def test_charts_of_classes():
-    diagnosis = real.classification()
-    charts, groups, Y = report_charts(diagnosis), diagnosis.groups, diagnosis.stream.Y
-    shares = charts["accuracies"].traces
-    assert shares[1]["x"] == [diagnosis.scores[1].accuracy.value]
-    size, pull = charts["group-size"].traces[0], charts["group-pull"].traces[0]
-    np.testing.assert_allclose(size["z"], groups.size, rtol=1e-3, atol=1e-12)
-    np.testing.assert_allclose(pull["z"], groups.pull, rtol=1e-3, atol=1e-12)
-    assert size["zmin"] == 0
-    assert pull["zmax"] == -pull["zmin"] == pytest.approx(np.abs(groups.pull).max(), rel=1e-3)
-    assert size["hovertext"][0][1].startswith("learning class 1:<br>targets of class 0<br>moved")
-    for factor, form in ((1, ".2~f"), (1e60, ".1~e"), (1e-4, ".1~e")):
-        chart = size_chart(diagnosis, replace(groups, size=groups.size * factor))
-        assert chart.traces[0]["texttemplate"] == f"%{{z:{form}}}"
-
-    (bars,) = charts["targets"].traces
-    true, effective = Y.argmax(axis=1), diagnosis.effective.argmax(axis=1)
-    changed = effective != true
-    assert bars["x"] == pytest.approx([changed[true == k].mean() for k in range(4)], rel=1e-4)
-    worst = np.bincount(true[changed]).argmax()
-    ours = true == worst
-    became = np.bincount(effective[changed & ours]).argmax()
-    assert bars["customdata"][worst] == (
-        f"{changed[ours].sum()} of {ours.sum()} rows, most often to class {became}"
-    )
-
-    squared, wrong = charts["prequential"].traces
-    squares = (diagnosis.prequential**2).mean(axis=1)
-    assert squared["y"][0] == pytest.approx(squares[:8].mean(), rel=1e-4)
-    missed = (Y - diagnosis.prequential).argmax(axis=1) != true
-    assert wrong["y"][-1] == pytest.approx(missed[-8:].mean(), rel=1e-4)
-    layout, counts = charts["prequential"].layout, np.cumsum(groups.counts)
-    for named in (layout, charts["shift"].layout):  # in their place, not in a legend
-        assert [a["text"] for a in named["annotations"]] == list(groups.names)
-        assert named["showlegend"] is False
-    ends = [(band["x0"], band["x1"]) for band in layout["shapes"]]
-    assert ends == [(0.5, counts[0] + 0.5), (counts[1] + 0.5, counts[2] + 0.5)]
+def drawn(dots):
+    """What is drawn at each place along the stream."""
+    return {x: y for trace in dots for x, y in zip(trace.x, trace.y, strict=True)}
 
 
-def test_many_groups_classes_or_targets_or_only_one():
-    chart = report_charts(real.many_groups())["shift"]
-    assert chart.layout["showlegend"] is False
-    assert len({t["marker"]["color"] for t in chart.traces[:-1]}) == 1
-    assert [view.label for view in chart.views][:2] == ["All", "device number 00"]
-    strong = [changes["marker.opacity"] for changes in chart.views[5].traces]
-    assert np.argmax(strong) == 4
-    chart = report_charts(real.one_group())["shift"]
-    points, mean = chart.traces
-    assert (len(points["x"]), mean["mode"], chart.views) == (160, "lines", ())
-    many = real.classification(tuple(f"class {k:02d}" for k in range(40)), 120)
-    chart = report_charts(many)["targets"]
-    assert len(chart.traces[0]["x"]) == 30
-    assert "The 30 classes that changed most, of 40." in chart.caption
-    diagnosis = real.large()
-    stream = replace(
-        diagnosis.stream,
-        Y=np.repeat(diagnosis.stream.Y, 60, axis=1),
-        target_names=tuple(f"t{k}" for k in range(60)),
-        target_means=np.zeros(60),
-        target_scales=np.ones(60),
-    )
-    wide = {part: np.repeat(getattr(diagnosis, part), 60, axis=1) for part in real.ARRAYS[:4]}
-    charts = report_charts(replace(diagnosis, stream=stream, **wide))
-    assert len(charts["targets"].views) == 40
-    assert "The first 40 of 60 targets" in charts["targets"].caption
-    assert len(chart_json(charts.values())) < 1_500_000
+def test_every_chart_asks_a_question():
+    for name in made.PAGES:
+        for key, chart in report_charts(getattr(made, name)()).items():
+            if chart is None:
+                continue
+            assert chart.key == key
+            assert chart.title.endswith("?")
+            for trace in chart.figure.data:  # what is not finite is left out
+                drawn = trace.z if trace.type == "heatmap" else trace.y
+                assert not np.isinf(np.asarray(drawn)).any()
+
+
+class TestAlong:
+    """Where did it go wrong?"""
+
+    def test_three_lines_by_chunk(self):
+        diagnosis = made.regression()
+        along, found = diagnosis.along, traces(diagnosis, "along")
+        for trace, column in zip(found, ("online", "batch", "online_now"), strict=True):
+            assert trace.y == pytest.approx(along[column].to_numpy())
+            # sorted by a date, so the file's numbers do not rise: positions are drawn instead
+            assert trace.x == pytest.approx((along["first"] + along["last"]).to_numpy() / 2)
+        assert [trace.line.color for trace in found] == [
+            COLOURS[name] for name in ("online", "offline", "online")
+        ]
+        assert [trace.line.dash for trace in found] == [None, None, "dash"]
+        assert found[0].customdata[1] == "positions 9 to 16 (2024-01-09 to 2024-01-16)"
+        assert layout(diagnosis, "along").xaxis.title.text == "position in the stream"
+
+    def test_rows_have_the_numbers_of_the_file_if_it_is_in_order(self):
+        diagnosis = made.classification()
+        first, numbers = traces(diagnosis, "along")[0], diagnosis.stream.rows
+        assert first.customdata[1] == f"rows {numbers[15]} to {numbers[29]}"
+        assert first.x[1] == (numbers[15] + numbers[29]) / 2
+        assert layout(diagnosis, "along").xaxis.title.text == "row"
+        assert set(drawn(traces(diagnosis, "shift")[:-1])) == set(numbers)
+
+    def test_the_worst_forgetting_is_named(self):
+        diagnosis = made.regression()
+        along = diagnosis.along.with_columns(
+            online_now=pl.when(pl.col("first") == 33).then(1e6).otherwise("online_now")
+        )
+        chart = report_charts(replace(diagnosis, along=along))["along"]
+        assert "positions 33 to 40 (2024-02-02 to 2024-02-09)" in chart.caption
+        assert words.number(diagnosis.along["online"][4]) in chart.caption
+        assert words.number(1e6) in chart.caption
+        assert chart.figure.layout.yaxis.type == "log"
+        kept = along.with_columns(online_now="online")
+        chart = report_charts(replace(diagnosis, along=kept))["along"]
+        assert "positions" not in chart.caption
+        assert layout(diagnosis, "along").yaxis.type is None
+
+    def test_of_the_user_s_model(self):
+        diagnosis = made.model_regression()
+        before, batch, now = traces(diagnosis, "along")
+        stream, model = diagnosis.stream, diagnosis.model
+        for trace, said in ((before, model.before), (now, model.end)):
+            errors = np.square(stream.in_units(said) - stream.in_units(stream.Y)).mean(axis=1)
+            assert trace.y == pytest.approx(errors.reshape(20, 8).mean(axis=1))
+        assert batch.y == pytest.approx(diagnosis.along["batch"].to_numpy())
+        assert len(traces(made.logged(), "along")) == 2  # a log does not know the end
+        failed = traces(made.model_that_failed(), "along")
+        assert failed[0].y == pytest.approx(diagnosis.along["online"].to_numpy())
+
+    def test_without_a_batch_model_it_has_two_lines(self):
+        diagnosis = made.regression()
+        lost = replace(diagnosis, along=diagnosis.along.with_columns(batch=pl.lit(math.nan)))
+        assert len(traces(lost, "along")) == 2
+        same = report_charts(diagnosis)["along"].caption  # what was forgotten is known without it
+        assert report_charts(lost)["along"].caption == same
+
+    def test_errors_that_overflow_are_left_out(self):
+        diagnosis = made.regression()
+        ends = pl.when(pl.col("first") < 50).then(math.inf)
+        along = diagnosis.along.with_columns(
+            online=ends.otherwise("online"), online_now=ends.otherwise("online_now")
+        )
+        before, _, now = traces(replace(diagnosis, along=along), "along")
+        assert np.isnan(before.y[:7]).all()
+        assert now.y[7:] == pytest.approx(diagnosis.along["online_now"].to_numpy()[7:])
+
+
+class TestShift:
+    """Which rows were overwritten?"""
+
+    def test_of_each_row_by_group(self):
+        diagnosis = made.regression()
+        stream, found = diagnosis.stream, traces(diagnosis, "shift")
+        shift = np.sqrt(((diagnosis.effective - stream.Y) ** 2).sum(axis=1))
+        assert drawn(found[:-1]) == pytest.approx(dict(enumerate(shift, 1)))
+        harbour = next(trace for trace in found if trace.name == "harbour")
+        places = np.array(harbour.x) - 1
+        assert (stream.groups[places] == "harbour").all()
+        told = f"row {160 - places[0]}, {stream.times[places[0]]}, harbour"
+        assert harbour.customdata[0] == told
+        assert layout(diagnosis, "shift").showlegend is True
+
+    def test_groups_that_come_one_after_another_have_bands_and_names(self):
+        diagnosis = made.classification()
+        numbers, groups = diagnosis.stream.rows, diagnosis.groups
+        for key in ("shift", "along"):
+            found = layout(diagnosis, key)
+            assert [note.text for note in found.annotations] == list(groups.names)
+            ends = [(band.x0, band.x1) for band in found.shapes]
+            assert ends == [(0.5, numbers[74] + 0.5), (numbers[150] - 0.5, numbers[224] + 0.5)]
+        assert layout(diagnosis, "shift").showlegend is False
+
+    def test_many_groups_or_only_one(self):
+        for diagnosis in (made.many_groups(), made.one_group()):
+            points, mean = traces(diagnosis, "shift")
+            assert len(points.x) == len(diagnosis.stream)
+            assert mean.mode == "lines"
+            assert layout(diagnosis, "shift").showlegend is False
+        alone = replace(made.classification().stream, groups=None)
+        for key in ("shift", "along"):  # parts of a stream are no groups
+            assert not layout(replace(made.classification(), stream=alone), key).shapes
+
+    def test_of_the_user_s_model_with_what_the_theory_predicts(self):
+        diagnosis = made.model_regression()
+        model, found = diagnosis.model, traces(diagnosis, "shift")
+        size = np.linalg.norm(model.end - model.after, axis=1)
+        assert drawn(found[:-2]) == pytest.approx(dict(enumerate(size, 1)))
+        window = np.linalg.norm(model.theory[:5], axis=1).mean()
+        assert found[-1].y[0] == pytest.approx(window)
+
+    def test_a_long_stream_is_drawn_in_part(self):
+        found = traces(made.large(), "shift")
+        assert sum(len(trace.x) for trace in found) <= 5000
+        assert len(chart_json(report_charts(made.large()).values())) < 1_000_000
+
+
+class TestGroupsAndTargets:
+    """Which group overwrote which? What did it really learn? Which classes were lost?"""
+
+    def test_heat_map(self):
+        diagnosis = made.classification()
+        groups, (squares,) = diagnosis.groups, traces(diagnosis, "groups")
+        np.testing.assert_allclose(squares.z, groups.size)
+        assert squares.hovertext[0][1].startswith("learning class 1:<br>targets of class 0<br>")
+        for factor, form in ((1, ".2~f"), (1e60, ".1~e"), (1e-4, ".1~e")):
+            scaled = replace(diagnosis, groups=replace(groups, size=groups.size * factor))
+            assert traces(scaled, "groups")[0].texttemplate == f"%{{z:{form}}}"
+        assert traces(made.many_groups(), "groups")[0].texttemplate is None
+        size = np.where(groups.size == groups.size.max(), np.inf, groups.size)
+        lost = replace(diagnosis, groups=replace(groups, size=size))
+        assert traces(lost, "groups")[0].zmax == np.sort(groups.size, axis=None)[-2]
+        np.testing.assert_allclose(
+            traces(made.with_model(diagnosis), "groups")[0].z, 2 * groups.size
+        )
+
+    def test_one_target_in_its_own_unit_and_several_in_standard_deviations(self):
+        diagnosis = made.many_groups()
+        stream, (points, line) = diagnosis.stream, traces(diagnosis, "targets")
+        assert points.x == pytest.approx(stream.in_units(stream.Y)[:, 0])
+        assert points.y == pytest.approx(stream.in_units(diagnosis.effective)[:, 0])
+        assert list(points.customdata) == list(stream.rows)
+        assert list(line.x) == list(line.y) == [min(points.x), max(points.x)]
+        first, second, _ = traces(made.regression(), "targets")
+        assert (first.name, second.name) == made.regression().stream.target_names
+        assert second.x == pytest.approx(made.regression().stream.Y[:, 1])
+        assert second.y == pytest.approx(made.regression().effective[:, 1])
+        many = made.wide(made.large(), 60)
+        assert len(traces(many, "targets")) == 11
+        assert "10 of 60 targets" in report_charts(many)["targets"].caption
+        assert sum(len(trace.x) for trace in traces(many, "targets")) <= 5000
+
+    def test_classes_that_changed(self):
+        diagnosis = made.classification()
+        (bars,) = traces(diagnosis, "targets")
+        true, effective = (
+            part.argmax(axis=1) for part in (diagnosis.stream.Y, diagnosis.effective)
+        )
+        changed = effective != true
+        assert bars.x == pytest.approx([changed[true == k].mean() for k in range(4)])
+        worst = np.bincount(true[changed]).argmax()
+        ours = true == worst
+        became = np.bincount(effective[changed & ours]).argmax()
+        told = f"{changed[ours].sum()} of {ours.sum()} rows, most often to class {became}"
+        assert bars.customdata[worst] == told
+        many = made.classification(tuple(f"class {k:02d}" for k in range(40)), 120)
+        assert len(traces(many, "targets")[0].x) == 30
+
+
+class TestScores:
+    """Which learner predicts best? Which way of training your model? Was the rate a good choice?"""
+
+    def test_each_learner_on_both_questions(self):
+        whole, coming = traces(made.regression(), "scores")
+        assert list(whole.x) == [5, 9, 5, 6, 12.5, 15.5]
+        assert list(coming.x) == [10, 18, 10, 12, 25, 15.5]
+        assert coming.error_x.array[1] == pytest.approx(21.6 - 18)
+        assert coming.error_x.arrayminus[1] == pytest.approx(18 - 16.2)
+        assert whole.marker.symbol != coming.marker.symbol
+        endless = Estimate(9.0, math.nan, math.inf)
+        answer = made.regression().answers[0]
+        scores = tuple(replace(score, loss=endless) for score in answer.scores)
+        (bars,) = traces(
+            replace(made.progressive(), answers=(replace(answer, scores=scores),)), "scores"
+        )
+        assert not np.isinf([*bars.error_x.array, *bars.error_x.arrayminus]).any()
+        colours = [COLOURS[name] for name in ("offline", "online", "corrected", "iterative")]
+        assert list(whole.marker.color[:4]) == list(coming.marker.color[:4]) == colours
+        assert (np.subtract(coming.y, whole.y) > 0).all()
+        assert layout(made.regression(), "scores").showlegend is True
+        assert layout(made.progressive(), "scores").showlegend is False
+        assert list(traces(made.progressive(), "scores")[0].x) == [5, 9, 6, 12.5, 15.5]
+        assert len(layout(made.progressive(), "scores").yaxis.ticktext) == 5  # of 6 lines
+        assert list(traces(made.classification(), "scores")[0].x)[:2] == [0.95, 0.6]
+
+    def test_each_way_of_training(self):
+        whole, coming = traces(made.model_regression(), "ways")
+        assert list(whole.x) == [9, 7, 5, 3]
+        assert list(coming.x) == [18, 14, 10, 6]
+        assert list(whole.marker.color) == [COLOURS[name] for name in words.WAYS.values()]
+        assert report_charts(made.regression())["ways"] is None
+        assert report_charts(made.model_that_failed())["ways"] is None
+        assert report_charts(made.logged())["ways"] is None  # there is nothing to compare
+
+    def test_rates(self):
+        tried = pl.DataFrame({"value": [2.0, 0.25, 1.0], "score": [None, 0.3, 0.5]})
+        diagnosis = replace(
+            made.regression(),
+            lr=Choice(0.25, True, "the best", tried),
+            stability=Stability(2.0, 1.0),
+        )
+        found = {trace.name: trace for trace in traces(diagnosis, "rate")}
+        assert (list(found["tried"].x), list(found["tried"].y)) == ([0.25, 1.0], [0.3, 0.5])
+        assert list(found["diverged"].x) == [2.0]
+        assert list(found["used"].x) == [0.25, 0.25]
+        assert list(found["largest stable"].x) == [2.0, 2.0]
+        assert layout(diagnosis, "rate").xaxis.type == "log"
+        zero = pl.DataFrame({"value": [0.0, 1], "score": [2.0, 1]})
+        diagnosis = replace(diagnosis, lr=Choice(0.0, False, "given", zero))
+        assert layout(diagnosis, "rate").xaxis.type is None  # there is no logarithm of 0
 
 
 def test_nothing_finite_no_chart():
-    diagnosis = real.regression()
-    scores = tuple(replace(score, error=real.UNDEFINED) for score in diagnosis.scores)
-    nothing = np.full_like(diagnosis.prequential, np.nan)
-    lost = replace(diagnosis, scores=scores, baselines=(), prequential=nothing)
-    charts = report_charts(lost)
-    assert charts["errors"] is charts["prequential"] is charts["accuracies"] is None
-    charts = report_charts(real.model_that_failed())
-    assert all(charts[key] is None for key in ("model-shift", "model-errors", "model-theory"))
-    assert charts["shift"] is not None
+    names = ("offline", "online", "corrected", "iterative")
+    lost = tuple(
+        replace(made.lost_scores(one, *names), baselines=()) for one in made.diverged().answers
+    )
+    charts = report_charts(replace(made.diverged(), answers=lost))
+    assert {key for key, chart in charts.items() if chart is not None} == {"rate"}
+    assert report_charts(made.undefined())["along"] is None
 
 
 def test_largest_moves():
@@ -144,52 +284,15 @@ def test_largest_moves():
         pull=np.array([[0.0, 0.2, -0.5], [0.0, 0.0, np.nan], [0.0, 0.0, 0.0]]),
         own=np.zeros(3),
     )
-    assert [move.words("") for move in words.largest_moves(groups)] == [
-        "Learning c moved the targets of a by 0.5 on average, and weakened them.",
-        "Learning b moved the targets of a by 0.25 on average, and strengthened them.",
-        "Learning c moved the targets of b by 0.125 on average.",
-    ]
-    assert words.largest_moves(replace(groups, size=np.eye(3))) == []
-
-
-def test_candidates():
-    tried = pl.DataFrame({"value": [2.0, 0.25, 1.0], "score": [None, 0.3, 0.5]})
-    chart = choice_chart("rate", Choice(0.25, True, "the best", tried), largest=2.0)
-    traces = {trace["name"]: trace for trace in chart.traces}
-    assert (traces["used"]["x"], traces["used"]["y"]) == ([0.25], [0.3])
-    assert (traces["tried"]["x"], traces["tried"]["y"]) == ([0.25, 1.0], [0.3, 0.5])
-    assert traces["diverged"]["x"] == [2.0]
-    assert traces["largest stable"]["x"] == [2.0, 2.0]
-    assert chart.layout["xaxis"]["type"] == "log"
-    used = choice_chart("rate", Choice(0.3, False, "given", tried)).traces[1]
-    assert (used["mode"], used["x"]) == ("lines", [0.3, 0.3])
-    none = pl.DataFrame({"value": [0.0, 1], "score": [2.0, 1]})
-    chart = choice_chart("ridge", Choice(0.0, False, "given", none))
-    assert "type" not in chart.layout["xaxis"]  # there is no logarithm of 0
-
-
-def test_a_model_s_charts_are_of_the_model():
-    charts, model = report_charts(real.model_regression()), real.model_regression().model
-    runs, *ways = charts["model-errors"].traces
-    assert runs["x"] == pytest.approx(model.orders, rel=1e-4)
-    assert set(runs["y"]) == {"Random order"}
-    assert [trace["x"] for trace in ways] == [[9.0], [7.0], [5.0], [3.0]]
-    assert [t["marker"]["color"] for t in ways] == [COLOURS[name] for name in words.WAYS.values()]
-    traces = charts["model-shift"].traces
-    drawn, size = dots(traces[:-2]), np.linalg.norm(model.end - model.after, axis=1)
-    assert [drawn[i] for i in range(160)] == pytest.approx(size, rel=1e-3)
-    assert [trace["name"] for trace in traces[-2:]] == ["running mean", "theory"]
-    window = np.linalg.norm(model.theory[:5], axis=1).mean()
-    assert traces[-1]["y"][0] == pytest.approx(window, rel=1e-4)
-    against, exact = charts["model-theory"].traces
-    assert against["x"] == pytest.approx(model.theory.ravel(), rel=1e-3)
-    assert against["y"] == pytest.approx(model.shift.ravel(), rel=1e-3)
-    assert against["customdata"][:2] == ["row 200, temperature", "row 200, humidity"]
-    assert exact["x"] == exact["y"]
-    diagnosis = real.classification()
-    groups = replace(diagnosis.groups, size=np.arange(16.0).reshape(4, 4))
-    chart = report_charts(real.with_model(diagnosis, groups=groups))["model-groups"]
-    assert chart.traces[0]["z"] == groups.size.tolist()
+    assert [move[:3] for move in largest_moves(groups)] == [
+        ("c", "a", 0.5), ("b", "a", 0.25), ("c", "b", 0.125)
+    ]  # fmt: skip
+    said = [words.move_words(move, " units") for move in largest_moves(groups)]
+    assert [("weakened" in one, "strengthened" in one) for one in said] == [
+        (True, False), (False, True), (False, False)
+    ]  # fmt: skip
+    assert "0.25 units" in said[1]
+    assert largest_moves(replace(groups, size=np.eye(3))) == []
 
 
 def test_all_rows_of_a_short_stream_and_a_fair_choice_of_a_long_one():
@@ -203,18 +306,18 @@ def test_all_rows_of_a_short_stream_and_a_fair_choice_of_a_long_one():
     assert (groups[chosen] == 0).mean() == pytest.approx(0.5, abs=0.01)
     assert np.diff(chosen).max() < 250
     # those that diverged are the most shifted
-    assert rows.most_shifted(real.undefined().shift_size).tolist() == list(range(120, 130))
+    assert rows.most_shifted(made.undefined().shift_size).tolist() == list(range(120, 130))
 
 
 def test_groups_of_rows():
-    diagnosis = real.regression()
+    diagnosis = made.regression()
     names = np.array(diagnosis.groups.names)
     assert (names[rows.group_of_row(diagnosis)] == diagnosis.stream.groups).all()
     others = replace(diagnosis.groups, names=(names[0], "the other 2"))  # the last, as one
     of = rows.group_of_row(replace(diagnosis, groups=others))
     assert ((of == 0) == (diagnosis.stream.groups == names[0])).all()
     assert set(of) == {0, 1}
-    diagnosis = real.one_group()
+    diagnosis = made.one_group()
     parts = replace(diagnosis.groups, names=("part 1", "part 2"), counts=np.array([25, 135]))
     of = rows.group_of_row(replace(diagnosis, groups=parts))
     assert of.tolist() == [0] * 25 + [1] * 135
@@ -225,21 +328,12 @@ def test_running_mean_is_the_mean_of_a_window(n):
     values = np.random.default_rng(n).normal(size=n)
     values[n // 2] = np.nan
     where, means, window = rows.running_mean(values, places=50)
-    assert where[0] == 1
-    assert where[-1] == n
-    for place, mean in zip(where - 1, means, strict=True):
+    assert (where[0], where[-1]) == (0, n - 1)
+    for place, mean in zip(where, means, strict=True):
         low = min(max(place - window // 2, 0), n - window)
         part = values[low : low + window]
         expected = part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan
         assert mean == pytest.approx(expected, abs=1e-12, nan_ok=True)
-
-
-def test_mean_by_tenth():
-    order = np.random.default_rng(0).permutation(200).astype(float)
-    where, means = rows.mean_by_tenth(order, 3 * order)
-    assert where == pytest.approx(9.5 + 20 * np.arange(10))
-    assert means == pytest.approx(3 * where)
-    assert len(rows.mean_by_tenth(np.full(3, np.nan), order[:3])[0]) == 0
 
 
 def test_scales_are_logarithmic_only_if_needed_and_have_few_ticks():
@@ -267,7 +361,7 @@ def test_numbers_in_words():
     assert words.interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
     assert words.interval(Estimate(1, math.nan, 2)) == "no interval"
     assert words.with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"
-    assert words.with_interval(real.UNDEFINED) == "-"
+    assert words.with_interval(UNKNOWN) == "-"
 
 
 def test_names_in_words():

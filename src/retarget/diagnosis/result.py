@@ -412,6 +412,11 @@ class Diagnosis:
 
         return shift_table(self)
 
+    def _repr_html_(self) -> str:
+        from retarget.diagnosis.report.page import first_screen
+
+        return first_screen(self)
+
     def to_html(self, path: str | Path, command: str | None = None) -> None:
         """Writes the report as one self-contained HTML file.
 

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable
 from datetime import datetime
 from functools import cache
@@ -14,14 +13,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import retarget
+from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import page_tables as tables
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import Chart, rows, scores, targets
 from retarget.diagnosis.result import Diagnosis
 from retarget.storage import atomic_file
 
-# The chart on the first screen. If the learner diverged, the chart of rates shows why.
-FIRST = ("model-shift", "shift", "rate")
+# By key, in the order of the page.
+CHARTS = {
+    "along": rows.along_chart,
+    "ways": scores.way_chart,
+    "scores": scores.score_chart,
+    "shift": rows.shift_chart,
+    "groups": targets.group_chart,
+    "targets": targets.targets_chart,
+    "rate": scores.rate_chart,
+}
 # Characters that could end a <script> element or begin a comment in it; also &, for XHTML.
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -32,56 +40,72 @@ def write_report(
     *,
     command: str | None = None,
     made: datetime | None = None,
+    compared: tables.Compared = (),
 ) -> None:
     """Writes the report as one HTML file, atomically.
 
-    It shows the command that reproduces it, or says that it was made from Python, and the date
-    `made` (default: now).
+    It shows the command that reproduces it, or says that it was made from Python, the date `made`
+    (default: now), and the comparison with an earlier run, if there is one.
     """
-    page = report_html(diagnosis, command=command, made=made)
+    page = report_html(diagnosis, command=command, made=made, compared=compared)
     with atomic_file(Path(path)) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
 
 
 def report_html(
-    diagnosis: Diagnosis, *, command: str | None = None, made: datetime | None = None
+    diagnosis: Diagnosis,
+    *,
+    command: str | None = None,
+    made: datetime | None = None,
+    compared: tables.Compared = (),
 ) -> str:
     """Returns the report as HTML; the same diagnosis, command and date give the same text."""
     charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
-    plotly, script = _plotly(), _part("report.js")
+    plotly, script, moved = _plotly(), _part("report.js"), rows.moved(diagnosis)
     unit = targets.move_unit(diagnosis)
-    page = _environment().get_template("report.html")
-    text = page.render(
-        diagnosis=diagnosis,
-        stream=stream,
-        classes=stream.kind == "classification",
-        charts=charts,
-        first=next((c for key in FIRST if (c := charts.get(key)) is not None), None),
-        cards=tables.score_cards(diagnosis, model),
-        measure=tables.measure(stream),
-        model=model,
-        model_scores=None if model is None else tables.model_table(diagnosis, model),
-        model_facts=[] if model is None else tables.model_facts(model),
-        scores=tables.score_table(diagnosis),
-        targets=tables.target_table(diagnosis),
-        groups=tables.group_table(diagnosis),
-        shifted=tables.shifted_table(diagnosis),
-        setting=words.setting(diagnosis),
-        tested_on=words.tested_on(diagnosis),
-        approximation=words.approximation_rows(diagnosis),
-        stability=words.stability_words(diagnosis),
-        moves=[move.words(unit) for move in words.largest_moves(diagnosis.groups)],
-        unit=rows.shift_unit(diagnosis),
-        command=None if command is None else _visible(command),
-        version=retarget.__version__,
-        made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
-        policy=_policy(plotly, script),
-        style=_part("report.css"),
-        plotly=plotly,
-        script=script,
-        chart_data=chart_json(charts.values()),
+    text = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            diagnosis=diagnosis,
+            verdict=diagnosis.verdict,
+            stream=stream,
+            classes=stream.kind == "classification",
+            charts=charts,
+            yours=moved.yours,
+            model=model,
+            tables=tables,
+            compared=compared,
+            measure=scores.measure(diagnosis).words,
+            setting=words.setting(diagnosis),
+            tested_on=words.tested_on(diagnosis),
+            approximation=words.approximation_rows(diagnosis),
+            stability=words.stability_words(diagnosis),
+            moves=[words.move_words(move, unit) for move in largest_moves(moved.groups)],
+            unit=rows.shift_unit(diagnosis),
+            command=None if command is None else _visible(command),
+            version=retarget.__version__,
+            made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
+            policy=_policy(plotly, script),
+            style=_part("report.css"),
+            plotly=plotly,
+            script=script,
+            chart_data=chart_json(charts.values()),
+        )
     )
-    # A name may contain bytes that are not text, which become question marks.
+    return _encodable(text)
+
+
+def first_screen(diagnosis: Diagnosis) -> str:
+    """Returns headline, advice and scores as a piece of HTML without scripts, for a notebook."""
+    page = _environment().get_template("notebook.html")
+    table = tables.first_table(diagnosis)
+    measure = scores.measure(diagnosis).words
+    return _encodable(page.render(verdict=diagnosis.verdict, table=table, measure=measure))
+
+
+def _encodable(text: str) -> str:
+    """Replaces what is not text, such as bytes in a file's name, by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -135,31 +159,11 @@ def _plotly() -> str:
 
 def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
     """Returns the charts by key; None if a chart's numbers are not defined."""
-    model, charts = diagnosis.model, {}
-    if model is not None:
-        title = "Which group moved which"
-        charts = {
-            "model-shift": rows.model_shift_chart(diagnosis, model),
-            "model-errors": scores.model_error_chart(model),
-            "model-theory": targets.theory_chart(diagnosis, model),
-            "model-groups": targets.size_chart(diagnosis, model.groups, "model-groups", title),
-        }
-    return charts | {
-        "errors": scores.error_chart(diagnosis),
-        "accuracies": scores.accuracy_chart(diagnosis),
-        "rate": scores.choice_chart("rate", diagnosis.lr, diagnosis.stability.largest_lr),
-        "ridge": scores.choice_chart("ridge", diagnosis.gamma),
-        "shift": rows.shift_chart(diagnosis),
-        "group-size": targets.size_chart(diagnosis, diagnosis.groups),
-        "group-pull": targets.pull_chart(diagnosis),
-        "prequential": rows.prequential_chart(diagnosis),
-        "density": rows.density_chart(diagnosis),
-        "targets": targets.targets_chart(diagnosis),
-    }
+    return {key: draw(diagnosis) for key, draw in CHARTS.items()}
 
 
 def chart_json(charts: Iterable[Chart | None]) -> str:
     """Returns the charts as JSON, escaped so that any text is safe inside a <script> element."""
-    drawings = {chart.key: chart.drawing() for chart in charts if chart is not None}
-    text = json.dumps(drawings, allow_nan=False, separators=(",", ":"))
-    return text.translate(UNSAFE)
+    drawn = (chart for chart in charts if chart is not None)
+    parts = (f'"{chart.key}":{chart.figure.to_json(engine="json")}' for chart in drawn)
+    return f"{{{','.join(parts)}}}".translate(UNSAFE)

@@ -1,28 +1,56 @@
 """The score cards and tables of the page, as text."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from retarget.diagnosis.answers import Estimate
-from retarget.diagnosis.report.charts.rows import file_row, group_of_row, most_shifted
+from retarget.diagnosis.answers import UNKNOWN, Estimate, LearnerName, Question
+from retarget.diagnosis.report.charts.rows import (
+    axis_of,
+    chunks,
+    group_of_row,
+    has_run,
+    most_shifted,
+    moved,
+)
+from retarget.diagnosis.report.charts.scores import SQUARED, Measure, measure
 from retarget.diagnosis.report.words import (
+    LEARNERS,
+    WAYS,
     ScoreLine,
     baseline_lines,
+    change_words,
     interval,
     learner_lines,
     model_lines,
     name,
     number,
     percent,
+    sentence,
     with_interval,
 )
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 
-DIVERGED = "not defined: it diverged"
+NOT_DEFINED, DIVERGED = "not defined", "the learner diverged"
 MOST_TARGETS = 40
+COMPARED: tuple[LearnerName, ...] = ("offline", "online")
+# What changed since an earlier run: what it is, before, now, and the change in words.
+Compared = Sequence[tuple[str, str, str, str]]
+COLUMNS: dict[Question, str] = {
+    "whole": "Whole stream",
+    "next": "Next rows",
+    "test": "Test set",
+    "progressive": "Each row before it was learned",
+}
+MEANINGS: dict[Question, str] = {
+    "whole": "What does it still know?",
+    "next": "What does it make of what comes next?",
+    "test": "How well does it predict the test set?",
+    "progressive": "How well did it predict each row before it learned it?",
+}
 
 
 class Cell(NamedTuple):
@@ -42,68 +70,105 @@ class Table(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A score that is shown large, with notes."""
+    """The answer to a question: the two scores that it compares, and their difference."""
 
-    label: str
-    mark: str
-    value: str
-    notes: list[str]
-
-
-def measure(stream: Stream) -> str:
-    """Returns what the scores measure, with the unit."""
-    if stream.kind == "classification":
-        return "share of rows predicted correctly"
-    if len(stream.target_names) == 1:
-        return f"mean squared error, in squared units of {name(stream.target_names[0], 40)}"
-    return f"mean squared error over {len(stream.target_names):,} targets, in their squared units"
+    question: str
+    meaning: str
+    scores: list[tuple[str, Cell]]
+    difference: str
 
 
-def score_cards(diagnosis: Diagnosis, model: ModelDiagnosis | None) -> list[Card]:
+def score_cards(diagnosis: Diagnosis) -> list[Card]:
+    """Returns a card for each question: the online model, or the user's, against the batch one."""
+    shown, lines = measure(diagnosis), _lines(diagnosis)
+    pair = [one for mark in ("online", "offline") for one in lines if one.mark == mark]
+    return [
+        Card(
+            COLUMNS[question],
+            MEANINGS[question],
+            [
+                (one.title, _cell(shown.of(one.scores[k]), one.why, shown.share, _style(one)))
+                for one in pair
+            ],
+            _difference(diagnosis, question),
+        )
+        for k, question in enumerate(_questions(diagnosis))
+    ]
+
+
+def _difference(diagnosis: Diagnosis, question: Question) -> str:
+    """Says how far apart the two models of a card are; nothing if that is not known."""
+    answer, told = diagnosis.answer(question), "Online, the error is {}."
+    if diagnosis.model is not None:
+        batch, told = diagnosis.model.score("batch", question), "As a batch model, its error is {}."
+        effect = UNKNOWN if batch is None else batch.change
+    elif answer is not None and answer.accuracy_gap is not None and measure(diagnosis).share:
+        return f"Batch minus online: {with_interval(answer.accuracy_gap, share=True)}."
+    else:
+        effect = UNKNOWN if answer is None else answer.excess
+    return "" if math.isnan(effect.value) else told.format(change_words(effect))
+
+
+def _questions(diagnosis: Diagnosis) -> tuple[Question, ...]:
+    """Returns the questions that the user's model was asked, or else the learners."""
+    if diagnosis.model is not None:
+        return diagnosis.model.questions
+    return tuple(answer.question for answer in diagnosis.answers)
+
+
+def _lines(diagnosis: Diagnosis) -> list[ScoreLine]:
+    """Returns the scores of the user's model (those that it has), or else of the learners."""
+    if diagnosis.model is None:
+        return learner_lines(diagnosis)
+    lines = model_lines(diagnosis.model)
+    return [one for one in lines if any(score is not None for score in one.scores)]
+
+
+def first_table(diagnosis: Diagnosis) -> Table:
     """Returns the scores of the user's model, or else of the learners, and of the baselines."""
-    lines = learner_lines(diagnosis) if model is None else model_lines(model)
-    known = [line for line in lines if math.isfinite(line.error.value)]
-    if model is not None and known:  # a log of predictions has one score
-        lines = known
-    cards = []
-    for line in [*lines, *baseline_lines(diagnosis)]:
-        share = line.accuracy is not None
-        shown = _score(line.accuracy if share else line.error, line.why, share)
-        notes = [shown.note]
-        if share and math.isfinite(line.error.value):
-            notes.append(f"squared error {number(line.error.value)}")
-        cards.append(Card(line.title, _style(line), shown.text, notes))
-    return cards
+    if diagnosis.model is None:
+        return learner_table(diagnosis)
+    asked, lines = _questions(diagnosis), _lines(diagnosis)
+    if asked == tuple(answer.question for answer in diagnosis.answers):
+        lines += baseline_lines(diagnosis)
+    return _scores("Scores of your model", "Way of training", lines, asked, measure(diagnosis))
 
 
-def score_table(diagnosis: Diagnosis) -> Table:
+def learner_table(diagnosis: Diagnosis) -> Table:
     """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
     lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
-    table = _score_table("Scores", "Learner", lines)
-    table.columns.append("Gap closed (95% interval)")
+    asked = [answer.question for answer in diagnosis.answers]
+    table = _scores("Scores", "Learner", lines, asked, measure(diagnosis))
     for row, line in zip(table.rows, lines, strict=True):
-        closed = diagnosis.gap_closed.get(line.mark)
-        errors = [one.error.value for one in (*lines[:2], line)]
-        why = "the online learner is not clearly behind the offline one"
-        if not all(math.isfinite(error) for error in errors):
-            why = "one of the errors in it is not defined"
-        row.append(_score(closed, why, share=True))
+        for k, answer in enumerate(diagnosis.answers, 1):
+            if closes := _closes(answer.gap_closed.get(line.mark, UNKNOWN)):
+                row[k] = row[k]._replace(note=f"{row[k].note}; {closes}")
     return table
 
 
-def model_table(diagnosis: Diagnosis, model: ModelDiagnosis) -> Table:
-    """Returns the scores of the user's model, by way of training."""
-    lines = [*model_lines(model), *baseline_lines(diagnosis)]
-    return _score_table("Scores of your model", "Way of training", lines)
+def squared_table(diagnosis: Diagnosis) -> Table | None:
+    """Returns the squared errors, unless they are the scores that the page shows anyway."""
+    if diagnosis.metric == "squared" or (
+        diagnosis.metric == "auto" and diagnosis.stream.kind == "regression"
+    ):
+        return None
+    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
+    asked = [answer.question for answer in diagnosis.answers]
+    return _scores("Mean squared error", "Learner", lines, asked, SQUARED)
 
 
-def _score_table(label: str, first: str, lines: list[ScoreLine]) -> Table:
-    columns = [first, "Mean squared error (95% interval)"]
-    rows = [[Cell(line.title, mark=_style(line)), _score(line.error, line.why)] for line in lines]
-    if lines[0].accuracy is not None:
-        columns.append("Accuracy (95% interval)")
-        for row, line in zip(rows, lines, strict=True):
-            row.append(_score(line.accuracy, line.why, share=True))
+def _scores(
+    label: str, first: str, lines: list[ScoreLine], asked: Sequence[Question], shown: Measure
+) -> Table:
+    """Returns a table with a row for each line and a column for each question."""
+    columns = [first, *(COLUMNS[question] for question in asked)]
+    rows = [
+        [
+            Cell(one.title, mark=_style(one)),
+            *(_cell(shown.of(score), one.why, shown.share) for score in one.scores),
+        ]
+        for one in lines
+    ]
     return Table(label, columns, rows)
 
 
@@ -112,123 +177,149 @@ def _style(line: ScoreLine) -> str:
     return line.mark.replace(" ", "-")
 
 
-def _score(estimate: Estimate | None, why: str, share: bool = False) -> Cell:
-    if estimate is None:
-        return Cell("")
-    if not math.isfinite(estimate.value):
-        return Cell("not defined", why)
-    return Cell((percent if share else number)(estimate.value), interval(estimate, share))
+def _cell(estimate: Estimate | None, why: str, share: bool = False, mark: str = "") -> Cell:
+    if estimate is None or not math.isfinite(estimate.value):
+        return Cell(NOT_DEFINED, why, mark)
+    return Cell((percent if share else number)(estimate.value), interval(estimate, share), mark)
 
 
 def target_table(diagnosis: Diagnosis) -> Table | None:
     """Returns each target's error in its own units; None if there is only one target."""
-    errors = [score.by_target for score in diagnosis.scores]
-    if not all(errors):
+    scores = [answer.score(learner) for answer in diagnosis.answers for learner in COMPARED]
+    if not all(score.by_target for score in scores):
         return None
     return Table(
         "Error of each target",
-        ["Target", *(line.title for line in learner_lines(diagnosis))],
+        ["Target", *(f"{COLUMNS[one.question]}: {LEARNERS[one.learner]}" for one in scores)],
         [
-            [Cell(name(target)), *(_score(error[k], "not finite") for error in errors)]
+            [Cell(name(target)), *(_cell(one.by_target[k], "not finite") for one in scores)]
             for k, target in enumerate(diagnosis.stream.target_names[:MOST_TARGETS])
         ],
     )
 
 
+def change_table(model: ModelDiagnosis) -> Table | None:
+    """Returns how each way of training changed the model's error; None if no other was run."""
+    rows = []
+    for way in WAYS:
+        scores = [model.score(way, question) for question in model.questions]
+        if way == "as it came" or all(score is None for score in scores):
+            continue
+        cells = [Cell(change_words(UNKNOWN if one is None else one.change)) for one in scores]
+        if way == "corrected":
+            shares = [model.closed.get(question, UNKNOWN) for question in model.questions]
+            cells = [
+                cell._replace(note=_closes(share))
+                for cell, share in zip(cells, shares, strict=True)
+            ]
+        rows.append([Cell(sentence(way), mark=WAYS[way].replace(" ", "-")), *cells])
+    columns = ["Way of training", *(COLUMNS[question] for question in model.questions)]
+    return Table("Change of the error", columns, rows) if rows else None
+
+
+def _closes(share: Estimate) -> str:
+    """Says which share of the gap is closed, if that is known."""
+    known = math.isfinite(share.value)
+    return f"closes {with_interval(share, share=True)} of the gap" if known else ""
+
+
 def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
     """Returns what was found about the user's model, as terms with a sentence or two each."""
     facts = []
-    if math.isfinite(model.order.value):
-        order = (
-            f"A random order changes its error by {with_interval(model.order, share=True)}, "
-            f"measured over {len(model.orders)} orders."
-        )
-        facts.append(("Order", order))
     if math.isfinite(model.prequential.value) and math.isfinite(model.remembered.value):
         memory = (
-            f"Its error was {with_interval(model.prequential)} on each row just before it learned "
-            f"it, and is {with_interval(model.remembered)} on the same rows at the end."
+            f"Its mean squared error was {with_interval(model.prequential)} on each row just "
+            f"before it learned it, and is {with_interval(model.remembered)} on the same rows at "
+            "the end."
         )
         facts.append(("Memory", memory))
-    corrected = "None were tried on this model."
+    corrected = "Your model was not trained on corrected targets."
     if model.corrected is not None:
-        closed = "do not measurably close a gap"
-        if math.isfinite(model.closed.value):
-            share = with_interval(model.closed, share=True)
-            closed = f"close {share} of the gap to its batch training"
         corrected = (
-            f"In a real training run, they {closed}. The farthest lies "
+            "Your model was trained on them. The farthest lies "
             f"{number(model.corrected_size)} standard deviations from the mean."
         )
-    facts += [("Corrected targets", corrected), ("Described by", model.description)]
-    if model.agreement is not None:
-        facts.append(("Agreement", agreement_words(model.agreement)))
+    facts += [("Corrected targets", corrected), ("Kernel", model.description)]
+    if model.agreement is not None and math.isfinite(model.agreement):
+        agreement = (
+            "The shift that this kernel predicts and the real shift of your model agree to "
+            f"{percent(max(0.0, model.agreement))}; 100% would be the same."
+        )
+        facts.append(("Agreement", agreement))
     return facts
 
 
-def agreement_words(agreement: float) -> str:
-    """Says how well the theory predicts the model's shift.
+def compared_table(compared: Compared) -> Table:
+    """Returns what changed since an earlier run."""
+    rows = [[Cell(text) for text in row] for row in compared]
+    return Table("Compared with an earlier run", ["What", "Before", "Now", "Change"], rows)
 
-    Examples:
-        >>> agreement_words(0.97)
-        'The theory predicts the shift of your model well: the two agree to 97%.'
-    """
-    if not math.isfinite(agreement):
-        return "The shift of your model cannot be compared with the theory: it is not finite."
-    share = percent(agreement)
-    if agreement >= 0.9:
-        return f"The theory predicts the shift of your model well: the two agree to {share}."
-    if agreement >= 0.5:
-        return (
-            f"The theory predicts the shift of your model roughly: the two agree to {share}. "
-            "Read the sections on the kernel below as a rough picture of your model."
-        )
-    return (
-        f"The theory does not predict the shift of your model: the two agree to only {share}. "
-        "The sections on the kernel below do not describe your model."
-    )
+
+def along_table(diagnosis: Diagnosis) -> Table:
+    """Returns the numbers of the first chart."""
+    who = "your model" if has_run(diagnosis) else "online model"
+    columns = [
+        "Rows",
+        f"{sentence(who)} before",
+        "Batch model before",
+        f"{sentence(who)} at the end",
+    ]
+    rows = [
+        [Cell(where), *(Cell(number(error)) for error in errors)]
+        for where, _, *errors in chunks(diagnosis)
+    ]
+    return Table("Mean squared error along the stream", columns, rows)
 
 
 def group_table(diagnosis: Diagnosis) -> Table:
     """Returns how far each group's targets were moved, and by which group most."""
-    groups = diagnosis.groups
+    found = moved(diagnosis)
+    groups = found.groups
     others = np.where(np.isfinite(groups.size), groups.size, 0.0)
     np.fill_diagonal(others, 0.0)
     rows = []
     for g, group in enumerate(groups.names):
         most = int(others[g].argmax())
         if others[g, most] > 0:
-            moved = Cell(number(float(others[g, most])), f"by {name(groups.names[most])}")
+            farthest = Cell(number(float(others[g, most])), f"by {name(groups.names[most])}")
         elif np.isnan(groups.size[g]).any():
-            moved = Cell("not defined", "the learner diverged")
+            farthest = Cell(NOT_DEFINED, DIVERGED)
         else:
-            moved = Cell("none", "no later group")
+            farthest = Cell("none", "no later group")
         own, same = number(float(groups.own[g])), number(float(groups.size[g, g]))
         rows.append(
-            [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), moved]
+            [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), farthest]
         )
-    moved_by = ["Moved by its own steps", "By its own later rows", "Most by another group"]
-    return Table("Groups", ["Group", "Rows", *moved_by], rows)
+    own = (
+        "Distance from the target right after learning" if found.yours else "Moved by its own steps"
+    )
+    columns = ["Group", "Rows", own, "Moved by its own later rows", "Moved most by another group"]
+    return Table("Groups", columns, rows)
 
 
 def shifted_table(diagnosis: Diagnosis) -> Table | None:
-    """Returns the ten rows whose targets moved farthest; None if no shift is finite."""
-    stream, size = diagnosis.stream, diagnosis.shift_size
+    """Returns the ten rows that were moved farthest; None if no shift is finite."""
+    stream, found, model = diagnosis.stream, moved(diagnosis), diagnosis.model
+    size = found.size
     if not np.isfinite(size).any():
         return None
     rows, groups = most_shifted(size), group_of_row(diagnosis)
-    columns = {"Row": [file_row(stream, i) for i in rows]}
-    if (stream.rows != np.arange(len(stream))).any():
+    columns = {"Row": [f"{stream.rows[i]:,}" for i in rows]}
+    if axis_of(stream)[1] != "row":
         columns["Position"] = [f"{i + 1:,}" for i in rows]
     if stream.times is not None:
         columns["Time"] = [name(str(stream.times[i]), 32) for i in rows]
     if stream.groups is not None:
         columns["Group"] = [name(diagnosis.groups.names[groups[i]]) for i in rows]
-    columns["Shift"] = [DIVERGED if math.isnan(size[i]) else number(float(size[i])) for i in rows]
-    columns["True"] = _target_texts(stream, stream.Y[rows])
-    columns["Effective"] = _target_texts(stream, diagnosis.effective[rows])
+    columns["Shift"] = [number(float(size[i])) for i in rows]
+    columns["True target"] = _target_texts(stream, stream.Y[rows])
+    if model is not None and found.yours:
+        columns["Predicted right after"] = _target_texts(stream, model.after[rows])
+        columns["Predicted at the end"] = _target_texts(stream, model.end[rows])
+    else:
+        columns["Effective target"] = _target_texts(stream, diagnosis.effective[rows])
     cells = ([Cell(text) for text in row] for row in zip(*columns.values(), strict=True))
-    return Table("The most distorted rows", list(columns), list(cells))
+    return Table("The most overwritten rows", list(columns), list(cells))
 
 
 def _target_texts(stream: Stream, targets: np.ndarray, most: int = 6) -> list[str]:
@@ -238,7 +329,7 @@ def _target_texts(stream: Stream, targets: np.ndarray, most: int = 6) -> list[st
         return [
             f"{name(stream.target_names[k])} ({number(float(row[k]))})"
             if np.isfinite(row).all()
-            else DIVERGED
+            else NOT_DEFINED
             for k, row in zip(top, targets, strict=True)
         ]
     more = ", \u2026" * (targets.shape[1] > most)

@@ -1,189 +1,195 @@
-"""Charts of scores: learners, ways of training, and candidates for rate and ridge."""
+"""Charts of scores: of the learners, of the ways of training a model, and of the rates tried."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
+import plotly.graph_objects as go
 
-from retarget.diagnosis.answers import Estimate
-from retarget.diagnosis.report.charts import (
-    INK,
-    MUTED,
-    Chart,
-    Trace,
-    layout,
-    line,
-    log_scale,
-    scale,
-    scatter,
-)
+from retarget.diagnosis.answers import Baseline, Estimate, ModelScore, Question, Score
+from retarget.diagnosis.report.charts import GREY, Chart, figure, finite, line, log_scale, scale
 from retarget.diagnosis.report.words import (
+    METRICS,
+    QUESTIONS,
     ScoreLine,
     baseline_lines,
     chart_text,
     interval,
     learner_lines,
     model_lines,
+    name,
     number,
-    percent,
     with_interval,
 )
-from retarget.diagnosis.result import Choice, Diagnosis, ModelDiagnosis
+from retarget.diagnosis.result import Diagnosis
 from retarget.learners import COLOURS
 
-
-def error_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Draws the errors of learners and baselines with their intervals."""
-    return _scores_chart(
-        "errors",
-        "Error on rows not learned from",
-        [*learner_lines(diagnosis), *baseline_lines(diagnosis)],
-        "The dot is the score, the line its 95% confidence interval; farther left is better. If "
-        "the lines of two learners hardly overlap, their difference is not "
-        "chance.",
-    )
+SYMBOLS = ("circle", "diamond-open")  # of the first and the second question
 
 
-def accuracy_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Draws the accuracies of learners and baselines; None for regression."""
-    return _scores_chart(
-        "accuracies",
-        "Rows whose class is right",
-        [*learner_lines(diagnosis), *baseline_lines(diagnosis)],
-        "The same for the share of rows whose class was predicted correctly: farther right is "
-        "better.",
-        share=True,
-    )
+class Measure(NamedTuple):
+    """The number that scores are shown by: which of its fields, and what that means."""
+
+    field: Literal["loss", "accuracy", "error"]
+    words: str
+
+    @property
+    def share(self) -> bool:
+        """Whether it is a share of the rows, of which more is better."""
+        return self.field == "accuracy"
+
+    def of(self, score: Score | Baseline | ModelScore | None) -> Estimate | None:
+        """Returns this number of a score."""
+        estimate: Estimate | None = getattr(score, self.field, None)
+        return estimate
 
 
-def model_error_chart(model: ModelDiagnosis) -> Chart | None:
-    """Draws the errors of the user's model by way of training, and of each random order."""
-    runs = len(model.orders)
-    return _scores_chart(
-        "model-errors",
-        "Error by the way of training",
-        model_lines(model),
-        "The large dot is the score, the line its 95% confidence interval; farther left is "
-        "better."
-        + f" Each small dot is one of {runs} random orders: their spread is chance."
-        * (runs > 0),
-        orders=model.orders,
-    )
+SQUARED = Measure("error", METRICS["squared"])
 
 
-def _scores_chart(
-    key: str,
-    title: str,
-    lines: list[ScoreLine],
-    caption: str,
-    *,
-    share: bool = False,
-    orders: tuple[float, ...] = (),
-) -> Chart | None:
-    """Draws finite scores with their intervals, one per line: accuracy if `share`, else error."""
-    found = [(one, one.accuracy if share else one.error) for one in lines]
-    scores = [(one, score) for one, score in found if score and math.isfinite(score.value)]
-    if not scores:
+def measure(diagnosis: Diagnosis) -> Measure:
+    """Returns what the scores are shown by, with the unit."""
+    metric, stream = diagnosis.metric, diagnosis.stream
+    if stream.kind == "classification":
+        if metric in ("auto", "accuracy"):
+            return Measure("accuracy", "share of rows whose class is right")
+        return Measure("loss", METRICS[metric])
+    targets = stream.target_names
+    unit = "units" if metric == "absolute" else "squared units"
+    whose = f"of {name(targets[0], 40)}" if len(targets) == 1 else f"of {len(targets):,} targets"
+    return Measure("loss", f"{METRICS[metric]}, in {unit} {whose}")
+
+
+def score_chart(diagnosis: Diagnosis) -> Chart | None:
+    """Draws the scores of the learners and baselines, with their intervals."""
+    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
+    asked = [answer.question for answer in diagnosis.answers]
+    return _chart(diagnosis, "scores", "Which learner predicts best?", lines, asked)
+
+
+def way_chart(diagnosis: Diagnosis) -> Chart | None:
+    """Draws the scores of the user's model by way of training; None if it was run in one only."""
+    model = diagnosis.model
+    if model is None or len({score.way for score in model.scores}) < 2:
         return None
-    values = np.array([score.value for _, score in scores])
-    wide = not share and values.min() > 0 and values.max() > 30 * values.min()
-    x: dict[str, Any] = {"title": "share of rows" if share else "mean squared error", "nticks": 6}
-    x |= {"tickformat": ".0%"} if share else log_scale(values) if wide else {}
-    y = {
-        "type": "category",
-        "categoryarray": [_in_two_lines(one.title) for one, _ in reversed(scores)],
-        "categoryorder": "array",
-        "tickfont": {"color": INK},
-        "showgrid": False,
-    }
-    traces = [_score(one, score, share) for one, score in scores]
-    if orders:
-        single = np.array(orders)[np.isfinite(orders)]
-        look = {"size": 6, "color": MUTED, "opacity": 0.6}
-        places = ["Random order"] * len(single)
-        traces.insert(0, scatter("markers", "one run", single, places, "%{x:.3g}", marker=look))
-    described = (f"{one.title}: {with_interval(score, share)}" for one, score in scores)
+    title = "Which way of training your model is best?"
+    return _chart(diagnosis, "ways", title, model_lines(model), model.questions)
+
+
+def _chart(
+    diagnosis: Diagnosis, key: str, title: str, lines: list[ScoreLine], asked: Sequence[Question]
+) -> Chart | None:
+    """Draws finite scores with their intervals: a line each, and a symbol for each question."""
+    shown = measure(diagnosis)
+    lines = [one for one in lines if any(_finite(shown.of(score)) for score in one.scores)]
+    found = [
+        (place, k, score)
+        for place, one in enumerate(lines)
+        for k, part in enumerate(one.scores)
+        if (score := _finite(shown.of(part)))
+    ]
+    if not found:
+        return None
+    traces = []
+    for k, question in enumerate(asked):
+        ours = [(place, score) for place, of, score in found if of == k]
+        aside = 0.3 * (k - (len(asked) - 1) / 2)  # side by side, if there are two questions
+        value, low, high = np.array([score for _, score in ours]).T.reshape(3, -1)
+        ends = (finite(np.fmax(length, 0)) for length in (high - value, value - low))
+        bars = dict(zip(("array", "arrayminus"), ends, strict=True))
+        traces.append(
+            go.Scatter(
+                mode="markers",
+                name=QUESTIONS[question],
+                x=value,
+                y=[place + aside for place, _ in ours],
+                customdata=[interval(score, shown.share) for _, score in ours],
+                hovertemplate=f"%{{x:.{'0%' if shown.share else '3g'}}}<br>95%: %{{customdata}}"
+                "<extra>%{fullData.name}</extra>",
+                marker={
+                    "size": 11,
+                    "color": [COLOURS.get(lines[place].mark, GREY) for place, _ in ours],
+                    "symbol": SYMBOLS[k],
+                    "line": {"width": 2 if k else 0},
+                },
+                error_x=bars | {"symmetric": False, "color": GREY, "thickness": 2, "width": 5},
+            )
+        )
+    values = np.array([score.value for *_, score in found])
+    wide = not shown.share and values.min() > 0 and values.max() > 30 * values.min()
+    labels = [chart_text(one.title, 40).replace(", ", ",<br>", 1) for one in lines]
+    told = (
+        f"{lines[place].title}, {QUESTIONS[asked[k]]}: {with_interval(score, shown.share)}"
+        for place, k, score in found
+    )
+    scale_x = {"tickformat": ".0%"} if shown.share else log_scale(values) if wide else {}
+    better = "right" if shown.share else "left"
     return Chart(
         key=key,
         title=title,
-        caption=caption,
-        alternative=f"{title}. {'; '.join(described)}",
-        traces=traces,
-        layout=layout(80 + 42 * len(scores), x, y),
-    )
-
-
-def _in_two_lines(label: str) -> str:
-    first, comma, rest = label.partition(", ")
-    return f"{chart_text(first)},<br>{chart_text(rest)}" if comma else chart_text(first)
-
-
-def _score(one: ScoreLine, score: Estimate, share: bool) -> Trace:
-    value, colour = score.value, COLOURS.get(one.mark, MUTED)
-    low, high = (end if math.isfinite(end) else value for end in (score.low, score.high))
-    return scatter(
-        "markers",
-        chart_text(one.title, 60),
-        [value],
-        [_in_two_lines(one.title)],
-        f"{(percent if share else number)(value)}<br>95%: {interval(score, share)}",
-        marker={"size": 12, "color": colour},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [max(high - value, 0)],
-            "arrayminus": [max(value - low, 0)],
-            "color": colour,
-            "thickness": 2.5,
-            "width": 6,
-        },
-    )
-
-
-def choice_chart(what: str, choice: Choice, largest: float | None = None) -> Chart | None:
-    """Draws the candidates for a parameter; `largest` marks the largest stable rate."""
-    tried = choice.tried.sort("value")
-    value = tried["value"].to_numpy().astype(float)
-    score = tried["score"].cast(float).fill_null(math.nan).to_numpy().astype(float)
-    finite = np.isfinite(score)
-    if finite.sum() < 2:
-        return None
-    stable, found, failed = value[finite], score[finite], value[~finite]
-    tip = f"{what} %{{x:.3g}}<br>"
-    grey = line("tried", stable, found, f"{tip}score %{{y:.3g}}", MUTED, width=1.5)
-    traces = [grey | {"mode": "lines+markers", "marker": {"size": 7, "color": MUTED}}]
-    nearest = int(np.argmin(np.abs(stable - choice.value)))
-    used, green = f"used: {what} {number(choice.value)}", COLOURS["corrected"]
-    if np.isclose(stable[nearest], choice.value, rtol=1e-6):
-        dot, at = {"size": 13, "color": green}, found[[nearest]]
-        traces.append(scatter("markers", "used", [choice.value], at, used, marker=dot))
-    else:
-        traces.append(_upright("used", choice.value, found, used, green))
-    red = COLOURS["iterative"]
-    if len(failed):
-        cross, top = {"symbol": "x", "size": 9, "color": red}, np.full(len(failed), found.max())
-        traces.append(scatter("markers", "diverged", failed, top, f"{tip}diverged", marker=cross))
-    if largest is not None and value.min() <= largest <= 3 * value.max():
-        tip = f"largest stable rate: {number(largest)}"
-        traces.append(_upright("largest stable", largest, found, tip, red))
-    return Chart(
-        key=what,
-        title=f"Candidates for the {what}",
-        caption=f"Each dot is a {what} that was tried; lower is better. Green marks the one used. "
-        + ("A cross marks one that diverged and has no score." if len(failed) else ""),
-        alternative=f"{len(value)} candidates for the {what} from {number(value.min())} to "
-        f"{number(value.max())}, the best at {number(stable[np.argmin(found)])}; "
-        f"{number(choice.value)} was used, and {len(failed)} diverged.",
-        traces=traces,
-        layout=layout(
-            260,
-            {"title": what} | (log_scale(value) if value.min() > 0 else {}),
-            {"title": "score", "nticks": 6} | scale(score, 30) | {"rangemode": "normal"},
-            showlegend=True,
+        caption="Each mark is a score, and the line its 95% confidence interval; farther "
+        f"{better} is better.",
+        alternative=f"{title} {'; '.join(told)}",
+        figure=figure(
+            traces,
+            100 + 46 * len(lines),
+            {"title": shown.words.partition(",")[0]} | scale_x,
+            {
+                "tickvals": list(range(len(lines))),
+                "ticktext": labels,
+                "range": [len(lines) - 0.5, -0.5],
+                "showgrid": False,
+                "zeroline": False,
+            },
+            showlegend=len(asked) > 1,
         ),
     )
 
 
-def _upright(label: str, x: float, score: np.ndarray, hover: str, colour: str) -> Trace:
-    ends = np.array([score.min(), score.max()])
-    return line(label, [x, x], ends, hover, colour, width=2, dash="dash")
+def _finite(score: Estimate | None) -> Estimate | None:
+    return score if score is not None and math.isfinite(score.value) else None
+
+
+def rate_chart(diagnosis: Diagnosis) -> Chart | None:
+    """Draws the rates that were tried, and the largest stable one."""
+    choice, largest = diagnosis.lr, diagnosis.stability.largest_lr
+    tried = choice.tried.sort("value")
+    value = tried["value"].to_numpy().astype(float)
+    score = tried["score"].cast(float).fill_null(math.nan).to_numpy().astype(float)
+    known = np.isfinite(score)
+    if known.sum() < 2:
+        return None
+    stable, found, failed = value[known], score[known], value[~known]
+    red, green = COLOURS["iterative"], COLOURS["corrected"]
+    marks = {"size": 7, "color": GREY}
+    traces = [
+        line("tried", stable, found, "rate %{x:.3g}<br>error %{y:.3g}", mode="lines+markers",
+             line={"color": GREY}, marker=marks)
+    ]  # fmt: skip
+    if len(failed):
+        top = np.full(len(failed), found.max())
+        cross = {"symbol": "x", "size": 9, "color": red}
+        tip = "rate %{x:.3g}<br>diverged"
+        traces.append(line("diverged", failed, top, tip, mode="markers", marker=cross))
+    for label, rate, colour in (("used", choice.value, green), ("largest stable", largest, red)):
+        if value.min() <= rate <= 3 * value.max():
+            ends, look = [found.min(), found.max()], {"color": colour, "dash": "dash"}
+            tip = f"{label}: {number(rate)}"
+            traces.append(line(label, [rate, rate], ends, tip, line=look))
+    return Chart(
+        key="rate",
+        title="Was the rate a good choice?",
+        caption="Each dot is a rate that was tried, and the error on each row before it was "
+        f"learned; lower is better.{' A cross marks a rate that diverged.' * (len(failed) > 0)}",
+        alternative=f"{len(value)} rates from {number(value.min())} to {number(value.max())}, the "
+        f"best at {number(stable[np.argmin(found)])}; {number(choice.value)} was used, and "
+        f"{len(failed)} diverged. The largest stable rate is {number(largest)}.",
+        figure=figure(
+            traces,
+            280,
+            {"title": "rate"} | (log_scale(value) if value.min() > 0 else {}),
+            {"title": "error"} | scale(score, 30) | {"rangemode": "normal"},
+            showlegend=True,
+        ),
+    )

@@ -3,39 +3,55 @@
   "use strict";
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const root = document.documentElement;
-  const shown = {}; // the view that each chart shows
+  const computed = getComputedStyle(root);
+  const css = (name) => computed.getPropertyValue(name).trim();
 
-  // Colours that begin with "--" are properties of the style sheet. Only colour attributes are
-  // checked, so no text of the user is ever mistaken for one.
-  function themed(value, style, colour) {
-    if (typeof value === "string") {
-      return colour && value.startsWith("--") ? style.getPropertyValue(value).trim() : value;
+  // The one style of all charts; what has no colour of its own gets the colour of text.
+  function template(small) {
+    const [surface, ink, muted, grid] = ["--surface", "--ink", "--muted", "--line"].map(css);
+    const axis = {
+      automargin: true,
+      gridcolor: grid,
+      linecolor: grid,
+      zerolinecolor: grid,
+      nticks: 7,
+      ticks: "",
+      tickfont: { color: muted },
+      title: { standoff: 8, font: { color: muted, size: 12 } },
+    };
+    // Above the chart, where it hides nothing and wraps on a phone.
+    const above = { orientation: "h", x: 0, xanchor: "left", yanchor: "bottom" };
+    const bar = { thickness: 10, len: 1, y: 1.01, ypad: 4, outlinewidth: 0, nticks: 5 };
+    const heatmap = {
+      colorscale: [[0, surface], [1, css("--warm")]],
+      textfont: { color: ink },
+      colorbar: { ...above, ...bar, tickangle: 0 },
+    };
+    return {
+      data: { heatmap: [heatmap] },
+      layout: {
+        font: { family: css("--font"), size: small ? 11 : 12.5, color: ink },
+        paper_bgcolor: surface,
+        plot_bgcolor: surface,
+        colorway: [ink],
+        margin: { l: 8, r: 12, t: 12, b: 8 },
+        hovermode: "closest",
+        hoverlabel: { bgcolor: surface, bordercolor: grid, font: { color: ink } },
+        legend: { ...above, y: 1.02 },
+        shapedefaults: { fillcolor: css("--band"), line: { width: 0 }, layer: "below" },
+        annotationdefaults: { font: { color: muted, size: 11 } },
+        xaxis: axis,
+        yaxis: axis,
+      },
+    };
+  }
+
+  // A phone has room for a dozen names side by side; those that do not fit are turned upright.
+  function fitNames(axis, small, room) {
+    const step = small ? Math.ceil(axis.tickvals.length / 12) : 1;
+    for (const part of ["tickvals", "ticktext"]) {
+      axis[part] = axis[part].filter((_, i) => i % step === 0);
     }
-    if (Array.isArray(value)) return value.map((v) => themed(v, style, colour));
-    if (value === null || typeof value !== "object") return value;
-    return Object.fromEntries(
-      Object.entries(value).map(([k, v]) => [k, themed(v, style, /color/.test(k))]),
-    );
-  }
-
-  // "marker.opacity": a place inside an object.
-  function put(object, path, value) {
-    const keys = path.split(".");
-    const last = keys.pop();
-    for (const key of keys) object = object[key] ??= {};
-    object[last] = value;
-  }
-
-  // A phone has room for a dozen names side by side.
-  function thin(axis) {
-    const step = Math.ceil((axis.tickvals?.length ?? 0) / 12);
-    if (step < 2) return;
-    axis.tickvals = axis.tickvals.filter((_, i) => i % step === 0);
-    axis.ticktext = axis.ticktext.filter((_, i) => i % step === 0);
-  }
-
-  // Names that do not fit side by side are turned upright.
-  function turn(axis, room) {
     const longest = Math.max(...axis.ticktext.map((text) => text.length));
     axis.tickangle = 7 * longest * axis.ticktext.length > room ? -90 : 0;
   }
@@ -43,36 +59,17 @@
   function draw(key) {
     const place = document.getElementById("chart-" + key);
     if (place.closest("details:not([open])")) return; // it has no width until it is opened
-    const style = getComputedStyle(root);
-    const data = themed(charts[key].data, style);
-    const layout = themed(charts[key].layout, style);
-    const view = charts[key].views[shown[key] || 0];
-    if (view) {
-      view.traces.forEach((changes, i) =>
-        Object.entries(changes).forEach(([path, v]) => put(data[i], path, v)),
-      );
-      Object.entries(view.layout).forEach(([path, v]) => put(layout, path, v));
-    }
+    const { data, layout } = structuredClone(charts[key]);
     const small = place.clientWidth < 520;
-    if (small) {
-      thin(layout.xaxis);
-      for (const trace of data) {
-        if (trace.z?.length > 4) trace.texttemplate &&= trace.texttemplate.replace(".2~f", ".1~f");
+    if (data[0].type === "heatmap") {
+      if (small && layout.xaxis.tickvals.length > 4) {
+        data[0].texttemplate &&= data[0].texttemplate.replace(".2~f", ".1~f");
       }
-      if (place.closest(".first")) {
-        const named = data.filter((trace) => trace.showlegend !== false).length;
-        layout.showlegend &&= named <= 5; // more would leave no room for the picture
-        layout.height = layout.showlegend ? 270 : 230;
-      }
+      fitNames(layout.xaxis, small, place.clientWidth - 130);
     }
-    if (data[0].type === "heatmap") turn(layout.xaxis, place.clientWidth - 130);
+    layout.template = template(small);
     layout.width = place.clientWidth;
-    layout.font = {
-      family: style.getPropertyValue("--font"),
-      size: small ? 11 : 12.5,
-      color: style.getPropertyValue("--ink").trim(),
-    };
-    layout.uirevision = shown[key] || 0; // keeps the reader's zoom and legend
+    layout.uirevision = true; // keeps the reader's zoom and legend
     if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls
     return Plotly.react(place, data, layout, { displayModeBar: false, displaylogo: false });
   }
@@ -84,23 +81,13 @@
     }
   }
 
-  for (const select of document.querySelectorAll("select[data-chart]")) {
-    select.selectedIndex = 0;
-    select.addEventListener("change", () => {
-      shown[select.dataset.chart] = select.selectedIndex;
-      draw(select.dataset.chart);
-    });
-  }
-
   for (const folded of document.querySelectorAll("details")) {
-    folded.addEventListener("toggle", () => {
-      for (const chart of folded.querySelectorAll(".chart")) draw(chart.id.slice("chart-".length));
-    });
+    folded.addEventListener("toggle", drawAll);
   }
   for (const link of document.querySelectorAll("nav a")) {
     link.addEventListener("click", () => {
-      const folded = document.querySelector(link.hash + " > details");
-      if (folded) folded.open = true;
+      const title = document.querySelector(link.hash + " > details > summary > h2");
+      if (title) title.closest("details").open = true;
     });
   }
 
