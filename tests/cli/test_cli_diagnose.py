@@ -14,6 +14,7 @@ import pytest
 import retarget as rt
 from retarget.cli import diagnose as diagnose_command
 from retarget.cli import main
+from retarget.diagnosis.answers import Estimate
 from retarget.diagnosis.options import Options
 from support.hand_made_diagnosis import diagnosis_of, standing_in
 
@@ -28,7 +29,7 @@ TABLE = pl.DataFrame(
         "label": ["yes", "no", "no"] * 20,
     }
 )
-FILES = {"report.html", "shift.parquet", "corrected.parquet"}
+FILES = {"report.html", "diagnosis.json", "shift.parquet", "corrected.parquet"}
 GROUPED = ("--target", "price", "--time", "day", "--group", "user")
 
 
@@ -58,6 +59,7 @@ def stand(monkeypatch):
 
 LR, GAMMA, WIDTH, LEARNER = 0.3, 0.7, 1.9, rt.SGD(lr=0.3, batch_size=3)
 CHOSEN = ("--lr", LR, "--gamma", GAMMA, "--width", WIDTH, "--batch-size", 3)
+LAST = ("--evaluation", "next", "--test-share", 0.2)
 
 
 def literal(learned):
@@ -71,7 +73,7 @@ def literal(learned):
 
 
 def test_the_shifts_in_the_file_are_those_of_the_theory(monkeypatch, capsys, tmp_path):
-    asked = ["retarget", "diagnose", "t.csv", *GROUPED, "--drop", "label", *CHOSEN, "--json"]
+    asked = ["retarget", "diagnose", "t.csv", *GROUPED, "--drop", "label", *CHOSEN, *LAST, "--json"]
     monkeypatch.setattr(sys, "argv", [str(word) for word in asked])
     with pytest.raises(SystemExit) as stopped:
         main()
@@ -79,7 +81,7 @@ def test_the_shifts_in_the_file_are_those_of_the_theory(monkeypatch, capsys, tmp
     assert (stopped.value.code, printed.err, printed.out.count("\n")) == (0, "", 1)
     found = json.loads(printed.out, parse_constant=pytest.fail)
     assert (found["kind"], found["targets"]) == ("regression", ["price"])
-    assert (found["rows"], found["test_rows"]) == (48, 12)
+    assert (found["rows"], found["answers"][0]["rows"]) == (48, 12)
     assert set(found["files"]) == {f"results/diagnosis/{name}" for name in FILES}
     shift = pl.read_parquet("results/diagnosis/shift.parquet")
     table, K, y, mean, scale = literal(48)
@@ -94,8 +96,9 @@ def test_the_shifts_in_the_file_are_those_of_the_theory(monkeypatch, capsys, tmp
     report = (tmp_path / "results/diagnosis/report.html").read_text()
     assert "<script>alert(1)" not in report
     assert "--width 1.9" in report
-    options = {"learner": LEARNER, "gamma": GAMMA, "width": WIDTH}
-    diagnosis = rt.diagnose(table.drop("day", "label"), "price", groups="user", **options)
+    options = {"learner": LEARNER, "gamma": GAMMA, "width": WIDTH, "test_share": 0.2}
+    rows = table.drop("day", "label")
+    diagnosis = rt.diagnose(rows, "price", group="user", evaluation="next", **options)
     for name in ("effective:price", "shift_size", "density"):  # Python says the same
         np.testing.assert_allclose(diagnosis.table()[name], shift[name], rtol=1e-9)
 
@@ -123,7 +126,7 @@ def test_a_diagnosis_from_the_command(command, monkeypatch, tmp_path, stand):
     assert code == 0
     assert stand.stream.feature_names == ("a b", "c")
     assert (stand.stream.group_column, stand.test, stand.options) == ("user", None, Options())
-    for words in ("The 10 most distorted rows of 48", "The online mod", "Written:", "report.html"):
+    for words in ("The 10 most distorted rows of 36", "The online mod", "Written:", "report.html"):
         assert words in shown
     assert names(tmp_path / "it's here") == FILES
     assert shlex.split(stand.command) == ["retarget", *sys.argv[1:]]
@@ -158,23 +161,31 @@ def test_every_option_arrives(command, stand):
     asked = ("diagnose", "t.csv", "--target", "price", "--evaluation")
     assert command(*asked, "progressive")[0] == 0
     assert stand.options.evaluation == "progressive"
-    assert command(*asked, "last", "--test-share", ".5")[0] == 0
-    assert (stand.options.evaluation, stand.options.test_share) == ("last", 0.5)
-    np.testing.assert_allclose(stand.stream.Y[:30].mean(), 0, atol=1e-12)
+    more = ("--test-share", ".4", "--metric", "absolute", "--aim", "window:9")
+    assert command(*asked, "next", *more)[0] == 0
+    assert stand.options == Options(
+        evaluation="next", test_share=0.4, metric="absolute", aim="window:9"
+    )
+    assert len(stand.stream) == 36
+    np.testing.assert_allclose(stand.stream.Y.mean(), 0, atol=1e-12)
+    people = ("--group", "day", "--hold-out", "group", "--drop", "label")
+    assert command("diagnose", "t.csv", "--target", "price", *people)[0] == 0
+    held = set(stand.asked["whole"].rows.groups)
+    assert held.isdisjoint(stand.stream.groups)
 
 
 def test_without_a_file_the_digits_are_diagnosed(command, stand):
     for name in ("correct", "diagnose"):
         assert command(name, "--seed", "3", "--lr", "0.1")[0] == 0
         stream = stand.stream
-        assert (len(stream), stream.group_column) == (1348, "digit")
+        rows = 1797 if name == "correct" else 1482
+        assert (len(stream), stream.group_column) == (rows, "digit")
         assert stream.groups.tolist() == sorted(stream.groups)
         assert stream.target_names == tuple("0123456789")
         assert (stream.X.min(), stream.X.max()) == (0.0, 1.0)
-        assert stand.evaluation == ("progressive" if name == "correct" else "test")
-    assert len(stand.test) == 449
+        assert list(stand.asked) == ([] if name == "correct" else ["whole", "next"])
     assert command("diagnose", "--evaluation", "progressive")[0] == 0
-    assert stand.test is None
+    assert stand.asked == {}
 
 
 def test_corrected_targets_from_the_command(command, tmp_path, stand):
@@ -190,7 +201,7 @@ def test_corrected_targets_from_the_command(command, tmp_path, stand):
         purpose = json.loads((tmp_path / about).read_text())
         assert purpose["learner"] in shown
         assert purpose["sgd"]["batch_size"] == 1
-        assert {"kernel", "gamma", "ridge", "block_size"} < set(purpose)
+        assert {"kernel", "gamma", "iterative_ridge", "block_size"} < set(purpose)
         assert {"target_scales", "versions"} < set(purpose)
         assert stand.options.evaluation == "progressive"
         table = read(tmp_path / path)
@@ -207,7 +218,7 @@ def test_targets_out_of_proportion_are_not_written_unless_forced(
 ):
     def wild(parted, options):
         Y = parted.stream.Y
-        found = diagnosis_of(parted.stream, parted.evaluation)
+        found = diagnosis_of(parted.stream)
         return replace(found, corrected=1000 * Y, iterative=stand.factor * Y)
 
     monkeypatch.setattr("retarget.diagnosis.pipeline.diagnose_split", wild)
@@ -222,7 +233,7 @@ def test_targets_out_of_proportion_are_not_written_unless_forced(
     (tmp_path / "c.csv").unlink()
     code, shown = command(*asked)
     assert code == 2
-    assert "out of all proportion" in shown
+    assert "more than 100 standard deviations from your targets" in shown
     assert not (tmp_path / "c.csv").exists()
     assert command(*asked, "--force")[0] == 0
     assert "corrected:price" in pl.read_csv("c.csv").columns
@@ -259,6 +270,9 @@ PRICE = ("t.csv", "--target", "price")
         # before the file is read: there is none
         (("diagnose", "gone.csv", "--target", "c", "--evaluation", "test"), "there is no test set"),
         (("diagnose", *PRICE, "--test-share", "2"), "test_share is 2.0; expected a share"),
+        (("diagnose", *PRICE, "--hold-out", "group"), "no column names the groups; give group="),
+        (("diagnose", *PRICE, "--compare", "gone.json"), "--compare is gone.json, which cannot be"),
+        (("diagnose", *PRICE, "--fail-above", "much"), "--fail-above is 'much'; expected a perc"),
         (("diagnose", *PRICE, "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
         (("correct", *PRICE, "--out", "t.csv"), "--out would write to t.csv, which is a folder or"),
         (("correct", *PRICE, "--out", "folder.csv"), "--out would write to folder.csv, which is a"),
@@ -294,8 +308,49 @@ def test_if_one_file_fails_none_is_written(command, monkeypatch, tmp_path, stand
     stand.report_fails = False
     assert command(*asked)[0] == 0
     before = {name: (tmp_path / "out" / name).read_bytes() for name in FILES}
+    assert not (tmp_path / "out-1").exists()
     monkeypatch.setattr("retarget.diagnosis.report.export.corrected_table", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         command(*asked, "--kernel", "linear")
     assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == before
     assert names(tmp_path / "out") == FILES
+    assert not (tmp_path / "out-1").exists()
+
+
+def test_earlier_results_are_kept_and_compared(command, tmp_path, stand):
+    asked = ("diagnose", "t.csv", "--target", "price", "--out", "out")
+    assert "kept" not in command(*asked)[1]
+    (tmp_path / "out" / "mine.txt").write_text("not ours")
+    first = (tmp_path / "out" / "diagnosis.json").read_bytes()
+    code, shown = command(*asked, "--compare", "out/diagnosis.json")
+    assert code == 0
+    assert "Compared with an earlier run" in shown
+    assert stand.compared[0].what == "Verdict"
+    assert (tmp_path / "out-1" / "diagnosis.json").read_bytes() == first
+    assert names(tmp_path / "out-1") == FILES
+    assert names(tmp_path / "out") == FILES | {"mine.txt"}
+    command(*asked)
+    assert names(tmp_path / "out-2") == FILES
+
+
+def test_a_gap_above_the_limit_is_exit_code_3(command, monkeypatch, stand):
+    def with_gap(parted, options):
+        found = diagnosis_of(parted.stream)
+        return replace(found, answers=(replace(found.answers[0], excess=stand.gap),))
+
+    monkeypatch.setattr("retarget.diagnosis.pipeline.diagnose_split", with_gap)
+    asked = ("diagnose", "t.csv", "--target", "price", "--fail-above")
+    for gap, limit, code in (
+        (Estimate(0.3, 0.1, 0.5), "20%", 3),
+        (Estimate(0.3, 0.1, 0.5), "30", 0),
+        (Estimate(0.3, -0.1, 0.5), "20%", 0),  # not clear
+    ):
+        stand.gap = gap
+        assert command(*asked, limit)[0] == code
+
+
+def test_what_the_targets_are_for_is_in_the_file_itself(command, stand):
+    assert command("diagnose", "t.csv", "--target", "price", "--out", "out")[0] == 0
+    purpose = json.loads(pl.read_parquet_metadata("out/corrected.parquet")["retarget"])
+    assert purpose["sgd"]["batch_size"] == 1
+    assert "SGD, one pass" in purpose["learner"]

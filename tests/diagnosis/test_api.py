@@ -28,29 +28,35 @@ def test_arrays(stand):
     assert isinstance(diagnosis, rt.Diagnosis)
     assert stand.stream.feature_names == ("x0", "x1", "x2")
     assert (stand.stream.target_names, stand.options) == (("y",), Options())
-    # the last tenth was not looked at
-    rt.diagnose(X, y, test_share=0.1)
-    np.testing.assert_allclose(stand.stream.X[:45].mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(stand.stream.Y[:45].std(axis=0), 1, atol=1e-12)
+    assert [len(asked.rows) for asked in stand.asked.values()] == [10, 10]
+    # rows held out were not looked at
+    np.testing.assert_allclose(stand.stream.X.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(stand.stream.Y.std(axis=0), 1, atol=1e-12)
     rt.diagnose(X, y, evaluation="progressive")
     np.testing.assert_allclose(stand.stream.Y.mean(), 0, atol=1e-12)
     rt.diagnose(torch.tensor(X), torch.tensor(np.column_stack([y, y**2])))
     assert stand.stream.target_names == ("y0", "y1")
-    rt.diagnose(X.tolist(), ["cat", "dog"] * 25, groups=["u", "v"] * 25, times=np.arange(50)[::-1])
+    rt.diagnose(
+        X.tolist(),
+        ["cat", "dog"] * 25,
+        group=["u", "v"] * 25,
+        time=np.arange(50)[::-1],
+        evaluation="next",
+    )
     assert stand.stream.target_names == ("cat", "dog")
     assert list(stand.stream.groups[:2]) == ["v", "u"]
     assert (stand.stream.rows[0], stand.stream.group_column) == (50, "group")
 
 
 def test_frames(stand):
-    rt.diagnose(FRAME, "y", times="t", drop=["b"], standardise=False)
+    rt.diagnose(FRAME, "y", time="t", drop=["b"], standardise=False, evaluation="next")
     assert stand.stream.feature_names == ("a",)
     np.testing.assert_array_equal(stand.stream.X[:, 0], X[::-1, 0][:40])
-    rt.diagnose(FRAME.lazy(), ["y", "a"], groups="t")
+    rt.diagnose(FRAME.lazy(), ["y", "a"], group="t")
     assert (stand.stream.target_names, stand.stream.group_column) == (("y", "a"), "t")
     rt.diagnose(FRAME.drop("y"), FRAME["y"])
     assert stand.stream.target_names == ("y",)
-    rt.diagnose({"a": y, "t": y**2, "group": y**3}, ["no", "yes"] * 25, groups=np.arange(50) % 3)
+    rt.diagnose({"a": y, "t": y**2, "group": y**3}, ["no", "yes"] * 25, group=np.arange(50) % 3)
     assert stand.stream.group_column == "group_"
     assert stand.stream.feature_names == ("a", "t", "group")
     rt.diagnose(X, y, drop="x1")  # one name, not its letters
@@ -70,12 +76,12 @@ def test_the_learner_is_described_or_its_rate_chosen(stand):
 
 def test_the_features_that_are_named(stand):
     table = FRAME.with_columns(g=pl.Series(["u", "v"] * 25))
-    few, with_group = table[:7].drop("g", "t"), {"groups": "g", "group_as_feature": True}
+    few, with_group = table[:7].drop("g", "t"), {"group": "g", "group_as_feature": True}
     for options, names in (
         ({"column": "b"}, ["b"]),
-        (with_group | {"times": "t", "column": ["b"]}, ["b", "g", "g"]),
+        (with_group | {"time": "t", "column": ["b"]}, ["b", "g", "g"]),
         (with_group | {"column": ("a", "g")}, ["a", "g", "g"]),
-        ({"groups": "g", "column": ["a", "b"], "test": few}, ["a", "b"]),
+        ({"group": "g", "column": ["a", "b"], "test": few}, ["a", "b"]),
     ):
         rt.diagnose(table, "y", **options)
         assert [name.partition("=")[0] for name in stand.stream.feature_names] == names
@@ -87,9 +93,11 @@ def test_what_the_command_takes_python_takes_as_well():
     command, known = (
         signature(function).parameters for function in (diagnose_command.diagnose, rt.diagnose)
     )
-    elsewhere = {"file": "X", "target": "Y", "time": "times", "group": "groups"}
+    elsewhere = {"file": "X", "target": "Y"}
     assert set(elsewhere.values()) <= set(known)
-    assert set(command) - set(known) - set(elsewhere) == {"out", "as_object", "open_report"}
+    assert set(command) - set(known) - set(elsewhere) == {
+        *("out", "as_object", "open_report", "compare", "fail_above")
+    }
     for field in fields(Options):
         assert known[field.name].default == field.default
         # the command writes "auto" for the width
@@ -98,10 +106,10 @@ def test_what_the_command_takes_python_takes_as_well():
 
 def test_test_sets(stand):
     rt.diagnose(X, y, test=(X[:9] + 1, y[:9]))
-    assert stand.evaluation == "test"
+    assert list(stand.asked) == ["test"]
     np.testing.assert_allclose(stand.stream.X.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(stand.test.X, stand.stream.X[:9] + 1 / X.std(axis=0), atol=1e-12)
-    rt.diagnose(FRAME, "y", times="t", test=FRAME[:7].drop("t"))
+    rt.diagnose(FRAME, "y", time="t", test=FRAME[:7].drop("t"))
     assert len(stand.test) == 7
     rt.diagnose(FRAME.drop("y"), FRAME["y"], test=(FRAME[:7].drop("y"), FRAME["y"][:7]))
     assert len(stand.test) == 7
@@ -115,14 +123,16 @@ def test_test_sets(stand):
     ("arguments", "message"),
     [
         ({"Y": y[:9]}, "X has 50 rows and Y has 9; expected the same"),
-        ({"groups": y[:9]}, "X has 50 rows and group has 9"),
+        ({"group": y[:9]}, "X has 50 rows and group has 9"),
         ({"X": FRAME, "Y": FRAME["y"]}, "X together with Y has more than one column named 'y'"),
         ({"test": X}, "test is a ndarray; expected .X, Y., or a frame if Y names columns"),
         ({"test": (X, FRAME["y"].alias("z"))}, "test set's targets are called z; expected y"),
-        ({"test": (X, y), "evaluation": "last"}, "'last' and there is a test set"),
+        ({"test": (X, y), "evaluation": "next"}, "'next' and there is a test set"),
         ({"evaluation": "test"}, "is 'test' and there is no test set; give a test set"),
-        ({"test_share": 1.0}, "test_share is 1.0; expected a share between 0 and 1"),
+        ({"test_share": 1.0}, "test_share is 1.0; expected a share above 0 and at most 0.4"),
         ({"evaluation": "later"}, "evaluation is 'later'; expected one of"),
+        ({"metric": "best"}, "metric is 'best'; expected one of auto, squared"),
+        ({"hold_out": "some"}, "hold_out is 'some'; expected one of rows, group"),
         ({"mode": "fast"}, "mode is 'fast'; expected one of auto"),
         ({"memory": -1}, "memory is -1; expected a number of bytes"),
         ({"features": 1}, "features is 1; expected a whole number, 2 or more"),
@@ -138,11 +148,11 @@ def test_test_sets(stand):
         ({"X": FRAME, "Y": "y", "column": "q"}, "column: there is no column 'q'"),
         ({"X": FRAME, "Y": "y", "column": ["a", "y"]}, "'y' is chosen .*column.* target or time"),
         ({"X": FRAME, "Y": "y", "column": "a", "drop": "a"}, "'a' is dropped and also used"),
-        ({"X": FRAME, "Y": "y", "column": "b", "groups": "b"}, "'b' .*--group-as-feature. is set"),
+        ({"X": FRAME, "Y": "y", "column": "b", "group": "b"}, "'b' .*--group-as-feature. is set"),
         ({"group_as_feature": True}, "--group-as-feature. is set without a group"),
         ({"intercept": True}, "intercept is True with kernel 'rbf'; only 'linear' takes it"),
         *(
-            ({"reference": text}, "reference is .*expected 'all', 'window:N'")
+            ({"aim": text}, "aim is .*expected 'all', 'window:N'")
             for text in ("some", "window:0", "discount:1", "discount:x")
         ),
         ({"lr": [0.1, 0.2]}, "lr is .*; expected one number"),

@@ -7,13 +7,14 @@ import polars as pl
 import pytest
 
 import retarget as rt
+from retarget.diagnosis.answers import UNKNOWN, Estimate
 from retarget.diagnosis.report.export import as_json, corrected_table
-from retarget.diagnosis.result import Estimate
-from support import real_diagnosis as real
+from retarget.diagnosis.report.model_verdict import ModelVerdict
+from support import made_diagnosis as made
 from support.command_line import run
-from support.real_diagnosis import UNDEFINED
 
-WORSE, DOUBTFUL = Estimate(0.2, 0.1, 0.3), Estimate(0.1, -0.2, 0.3)
+BETTER, WORSE = Estimate(-0.2, -0.28, -0.14), Estimate(0.3, 0.1, 0.5)
+UNCLEAR = Estimate(0.1, -0.2, 0.3)
 
 
 def sorted_rows(n=300, seed=0):
@@ -23,44 +24,77 @@ def sorted_rows(n=300, seed=0):
     return X, 3 * X[:, 0] + np.sin(3 * X[:, 0]) + 0.05 * rng.normal(size=n)
 
 
-def scoring(**errors):
-    """The scores of a model, with other errors of some ways."""
-    scores = real.model_regression().model.scores
-    return {"scores": tuple(replace(s, error=errors.get(s.way, s.error)) for s in scores)}
+def judged(*, loss=None, **changes):
+    """A model whose ways of training changed its loss so on the whole stream and the next rows."""
+    found = made.model_regression()
+    changes = {"random order": (UNCLEAR,) * 2, "batch": (UNCLEAR,) * 2} | {
+        name.replace("_", " "): value for name, value in changes.items()
+    }
+    scores = []
+    for score in found.model.scores:
+        change = changes.get(score.way, (BETTER, BETTER))[score.question == "next"]
+        error = loss or score.error
+        scores.append(replace(score, change=change, error=error))
+    return replace(found, model=replace(found.model, scores=tuple(scores)))
 
 
-SAID = [
-    ({}, "headline", "80% more error than as a batch model; in random order its error is 2"),
-    (scoring(batch=UNDEFINED), "headline", "SGDRegressor, row by row: in random order"),
-    (scoring(**{"as it came": UNDEFINED}), "headline", "diverges on this stream"),
-    ({"order": WORSE}, "headline", "in random order its error is 20% higher (10% to 30%)"),
-    ({"orders": ()}, "headline", "The error of SGDRegressor on the rows learned is"),
-    ({"orders": (), "remembered": UNDEFINED}, "headline", "The error of SGDRegressor is 9"),
-    ({"failures": ("It failed.",)}, "findings", "It failed."),
-    ({}, "findings", "Mean squared error of SGDRegressor: as it came 9; random order 7;"),
-    ({"agreement": -1.0}, "findings", "agrees with SGDRegressor to 0%"),
-    ({}, "recommendations", "random order, if you can: over 12 orders its error is 22% lower"),
-    ({}, "recommendations", "Train SGDRegressor on iteratively corrected targets: trained on"),
-    ({"corrected_size": 1e4}, "recommendations", "targets: they reach 10,000 standard dev"),
-    ({"closed": DOUBTFUL}, "recommendations", "Do not train SGDRegressor on corrected targets"),
-]
+def said(found):
+    return ModelVerdict(found, found.model).verdict()
 
 
-def test_what_is_said_of_a_model():
-    for changes, part, words in SAID:
-        said = getattr(real.with_model(real.regression(), **changes).verdict, part)
-        assert words in (said if part == "headline" else " ".join(said))
+def test_each_change_is_judged_against_the_model_as_it_came():
+    helped = said(judged(corrected=(BETTER, BETTER)))
+    assert helped.headline == (
+        "SGDRegressor does better trained on corrected targets: on rows from the whole stream the "
+        "error is 20% lower (14% to 28%), on the next rows the error is 20% lower (14% to 28%)."
+    )
+    assert [text.split(":")[0] for text in helped.recommendations] == [
+        "Train SGDRegressor on iteratively corrected targets"
+    ]
+    mixed = said(judged(corrected=(BETTER, WORSE)))
+    assert mixed.recommendations[0].startswith("If rows like the old ones come again, train SGDR")
+    assert "on the next rows the error is 30% higher (10% to 50%)" in mixed.recommendations[0]
 
 
-def test_targets_that_did_not_help_the_model_are_not_given():
-    helped = real.with_model(real.regression())
-    targets = corrected_table(helped)["model:humidity"].to_numpy()
+def test_what_is_not_clear_is_called_so():
+    unclear = said(judged(corrected=(UNCLEAR, UNCLEAR)))
+    assert unclear.headline.startswith("No way of training SGDRegressor that was tried is clearly")
+    assert unclear.recommendations[0].startswith("It is not clear that it helps to train SGDReg")
+    assert unclear.recommendations[1].startswith("No change that was tried is clearly better")
+    worse = said(judged(corrected=(WORSE, WORSE)))
+    assert worse.recommendations[0].startswith("Do not train SGDRegressor on corrected targets")
+    none = said(judged(corrected=(UNKNOWN, UNKNOWN)))
+    assert none.recommendations == (
+        "No change that was tried is clearly better: leave SGDRegressor as it is.",
+    )
+
+
+def test_orders_and_batch_fits_are_rows_of_the_same_table():
+    found = said(judged(random_order=(BETTER, UNCLEAR), batch=(BETTER, BETTER)))
+    starts = [text.split(",")[0] for text in found.recommendations]
+    assert starts[:2] == [
+        "Show SGDRegressor the rows in random order",
+        "Train SGDRegressor as a batch model",
+    ]
+
+
+def test_targets_that_are_too_large_and_models_that_diverge():
+    found = judged(corrected=(BETTER, BETTER))
+    large = replace(found, model=replace(found.model, corrected_size=1e4))
+    assert any("they reach 10,000 standard deviations" in t for t in said(large).recommendations)
+    lost = said(judged(loss=Estimate(1e9, 1e9, 1e9)))
+    assert lost.headline == "SGDRegressor diverges on this stream: its predictions are useless."
+
+
+def test_the_file_of_targets_holds_those_of_the_model_or_none():
+    helped = judged(corrected=(BETTER, UNCLEAR))
+    table = corrected_table(helped)
     in_units = helped.stream.in_units(helped.model.corrected)[:, 1]
-    np.testing.assert_allclose(targets, in_units)
-    found = real.with_model(real.regression(), closed=DOUBTFUL)
-    assert not any("Train" in text.split()[0] for text in found.verdict.recommendations)
-    assert "model:humidity" not in corrected_table(found).columns
-    assert "model:humidity" in corrected_table(found, force=True).columns
+    np.testing.assert_allclose(table["SGDRegressor:humidity"], in_units)
+    assert not any("iterative" in name for name in table.columns)
+    useless = judged(corrected=(UNCLEAR, UNCLEAR))
+    assert corrected_table(useless) is None
+    assert "SGDRegressor:humidity" in corrected_table(useless, force=True).columns
 
 
 def test_a_log_of_predictions_tells_what_was_forgotten():
@@ -71,11 +105,11 @@ def test_a_log_of_predictions_tells_what_was_forgotten():
         w += 0.3 * (target - w * x) * x
     frame = {"x": X[:, 0], "y": y, "said": said, "now": w * X[:, 0]}
     found = rt.diagnose(frame, "y", predictions="said", predictions_after="now")
-    assert found.evaluation == "progressive"
+    assert [one.question for one in found.answers] == ["progressive"]
     assert found.stream.feature_names == ("x",)
     assert found.model.prequential.value == pytest.approx(np.mean((y - said) ** 2))
     assert found.model.remembered.value == pytest.approx(np.mean((y - w * X[:, 0]) ** 2))
-    assert "on the rows learned is" in found.verdict.headline
+    assert "at the end; just before each row was learned" in found.verdict.headline
     arrays = rt.diagnose(X, y, predictions=np.array(said), predictions_after=w * X[:, 0])
     assert arrays.model.remembered == found.model.remembered
     told = as_json(found)["model"]
@@ -89,7 +123,7 @@ def test_a_model_from_the_command(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     X, y = sorted_rows(120)
     pl.DataFrame({"x": X[:, 0], "y": y}).write_csv("t.csv")
-    asked = ("diagnose", "t.csv", "--target", "y", "--out", "out", "--evaluation", "random")
+    asked = ("diagnose", "t.csv", "--target", "y", "--out", "out", "--evaluation", "whole")
     model = ("--model", "sklearn.linear_model:SGDRegressor", "--model-options", "eta0=0.02")
     code, shown = run(monkeypatch, capsys, *asked, *model, "--model-options", "penalty=null")
     assert code == 0

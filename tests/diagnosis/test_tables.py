@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import retarget as rt
+from retarget.diagnosis.answers import UNKNOWN
 from retarget.diagnosis.report.export import (
     as_json,
     corrected_table,
@@ -19,7 +20,7 @@ from retarget.diagnosis.report.export import (
     terminal_parts,
 )
 from retarget.diagnosis.result import Approximation, Stability
-from support.real_diagnosis import UNDEFINED, classification, regression, weather
+from support.real_diagnosis import classification, regression, weather
 
 
 def test_the_table_of_shifts_is_in_the_users_units():
@@ -86,6 +87,9 @@ def test_corrected_targets_are_in_the_users_units_and_null_where_there_are_none(
     assert corrected_table(without)["iterative:humidity"].null_count() == len(stream)
 
 
+CORRECTED = ("corrected", "iterative")
+
+
 @pytest.mark.parametrize("real", [regression, classification])
 def test_json_has_no_nan(real):
     real = real()
@@ -93,20 +97,21 @@ def test_json_has_no_nan(real):
         real,
         approximation=Approximation(64, "nystroem", 10**10, 10**9, 100, 0.1, np.nan, 0.2),
         stability=Stability(np.inf, np.nan),
-        gap_closed={"corrected": UNDEFINED, "iterative": UNDEFINED},
+        answers=(replace(real.answers[0], gap_closed=dict.fromkeys(CORRECTED, UNKNOWN)),),
     )
     found = json.loads(json.dumps(as_json(diagnosis), allow_nan=False))
     assert found["rows"] == len(real.stream)
-    assert found["scores"][1]["error"] == real.scores[1].error._asdict()
-    assert (found["scores"][1]["accuracy"] is None) == (real.stream.kind == "regression")
+    (answer,) = found["answers"]
+    assert answer["scores"][1]["error"] == real.scores[1].error._asdict()
+    assert (answer["scores"][1]["accuracy"] is None) == (real.stream.kind == "regression")
     assert found["learner"]["batch_size"] == 1
-    assert found["gap_closed"]["iterative"] == {"value": None, "low": None, "high": None}
-    assert found["excess"] == real.excess._asdict()
+    assert answer["gap_closed"]["iterative"] == {"value": None, "low": None, "high": None}
+    assert answer["excess"] == real.answers[0].excess._asdict()
     assert found["stability"] == {"largest_lr": None, "non_normality": None}
     assert found["approximation"]["shift_error"] is None
     assert found["approximation"]["features"] == 64
     assert found["lr"]["tried"] == real.lr.tried.to_dicts()
-    assert found["trials"][0]["change"] == real.trials[0].change
+    assert answer["trials"][0]["change"] == real.answers[0].trials[0].change
     assert found["groups"]["names"] == list(real.groups.names)
     assert found["groups"]["pull"] == real.groups.pull.tolist()
     assert found["shift"]["rows_changed"] == real.changed.sum()
@@ -115,9 +120,9 @@ def test_json_has_no_nan(real):
     assert found["verdict"]["recommendations"] == list(diagnosis.verdict.recommendations)
 
 
-def shown(diagnosis):
+def shown(diagnosis, compared=()):
     console = Console(file=io.StringIO(), width=160, emoji=False)
-    for part in terminal_parts(diagnosis):
+    for part in terminal_parts(diagnosis, compared):
         console.print(part)
     return " ".join(console.file.getvalue().split())  # a title is wrapped to its table
 
@@ -126,15 +131,17 @@ def test_the_terminal_shows_scores_rows_and_verdict():
     diagnosis = regression()
     text, error = shown(diagnosis), diagnosis.score("online").error
     for words in (
-        *("Tested on the last 40 rows of the stream, which no learner has seen; rate ",),
+        "tested on its last 40 rows (the next ones), which no learner has seen",
         *("online, iteratively corrected", f"{error.value:,.0f}"[:-1], "true:humidity"),
         *("The 10 most distorted rows of 160", "Note: Sorted the rows by 'day'"),
         *(diagnosis.verdict.headline, f"- {diagnosis.verdict.recommendations[0]}"),
     ):
         assert words in text
     # what is not known is a dash
-    scores = (*diagnosis.scores[:3], replace(diagnosis.scores[3], error=UNDEFINED))
-    text = shown(replace(diagnosis, scores=scores, gap_closed={"iterative": UNDEFINED}))
+    (answer,) = diagnosis.answers
+    scores = (*answer.scores[:3], replace(answer.scores[3], error=UNKNOWN, loss=UNKNOWN))
+    lost = replace(answer, scores=scores, gap_closed=dict.fromkeys(CORRECTED, UNKNOWN))
+    text = shown(replace(diagnosis, answers=(lost,)))
     assert "nan" not in text
     assert re.search(r"iteratively corrected │ - │ - │", text)
 
@@ -160,7 +167,7 @@ def test_cells_are_no_markup_on_the_terminal():
     ):
         assert words in text
     assert "\x1b" not in text
-    assert "accuracy" in text
+    assert "share of rows whose class is right" in text
 
 
 def test_a_diagnosis_shows_and_saves_itself(tmp_path):
@@ -168,7 +175,9 @@ def test_a_diagnosis_shows_and_saves_itself(tmp_path):
     assert isinstance(diagnosis, rt.Diagnosis)
     summary = diagnosis.summary
     assert summary.splitlines()[0] == diagnosis.verdict.headline
-    assert re.search(r"\nonline: error 0\.\d+ \(0\.\d+ to 0\.\d+\), accuracy 0\.\d+ \(0", summary)
+    assert re.search(
+        r"\n  online model: error 0\.\d+ \(0\.\d+ to 0\.\d+\), accuracy 0\.\d+ \(0", summary
+    )
     assert "gap closed, corrected: 100% (100% to 100%)" in summary
     assert diagnosis.table().equals(shift_table(diagnosis))
     diagnosis.to_parquet(str(tmp_path / "new" / "shift.parquet"))

@@ -7,14 +7,13 @@ import numpy as np
 from support.real_diagnosis import classification, regression
 
 
-def diagnosis_of(stream, evaluation):
+def diagnosis_of(stream):
     """A real diagnosis with another stream's shapes: nothing was moved, nothing corrected."""
     real = classification() if stream.kind == "classification" else regression()
     arrays = ("effective", "corrected", "iterative", "prequential")
     return replace(
         real,
         stream=stream,
-        evaluation=evaluation,
         density=np.zeros(len(stream)),
         changed=np.zeros(len(stream), dtype=bool),
         **dict.fromkeys(arrays, stream.Y),
@@ -25,16 +24,16 @@ class Stand:
     """Replaces the computation and the report, and notes how they were called."""
 
     def __init__(self):
-        self.stream = self.test = self.options = self.command = None
+        self.stream = self.test = self.options = self.command = self.compared = None
         self.report_fails = False
 
     def diagnose_split(self, parted, options):
-        self.stream, self.options, self.evaluation = parted.stream, options, parted.evaluation
-        self.test = parted.test if parted.evaluation == "test" else None
-        return diagnosis_of(parted.stream, parted.evaluation)
+        self.stream, self.options, self.asked = parted.stream, options, parted.asked
+        self.test = parted.asked["test"].rows if "test" in parted.asked else None
+        return diagnosis_of(parted.stream)
 
-    def write_report(self, diagnosis, path, *, command=None):
-        self.command = command
+    def write_report(self, diagnosis, path, *, command=None, compared=()):
+        self.command, self.compared = command, compared
         path.write_text("<!doctype html>")
         if self.report_fails:
             raise OSError("no space left on device")

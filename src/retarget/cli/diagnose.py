@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retarget.cli import console, say
-from retarget.cli.results_folder import command_line, keep_earlier, write_all, write_targets
+from retarget.cli.results_folder import command_line, write_all, write_targets
 from retarget.cli.stream_options import method_option, with_shared_options
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
@@ -123,8 +123,7 @@ def diagnose(
     table, test_table, roles = load_tables(asked, test)
     diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
-    kept = keep_earlier(out)
-    files = write_all(diagnosis, out, compared)
+    files, kept = write_all(diagnosis, out, compared)
     if as_object:
         written = [str(path) for path in files]
         more = {"files": written} | ({"compared": compared} if compared else {})

@@ -36,10 +36,13 @@ def keep_earlier(folder: Path) -> Path | None:
     return kept
 
 
-def write_all(diagnosis: "Diagnosis", folder: Path, compared: "list[Compared]") -> list[Path]:
+def write_all(
+    diagnosis: "Diagnosis", folder: Path, compared: "list[Compared]"
+) -> tuple[list[Path], Path | None]:
     """Writes the report, the JSON and the tables; if one fails, none is written.
 
-    There are no corrected targets if none can be recommended.
+    There are no corrected targets if none can be recommended. Returns the files, and the folder in
+    which those of an earlier run are kept.
     """
     from retarget.diagnosis.report.export import corrected_table, made_for, shift_table
     from retarget.diagnosis.report.page import write_report
@@ -55,7 +58,8 @@ def write_all(diagnosis: "Diagnosis", folder: Path, compared: "list[Compared]") 
             write_targets(corrected, targets[0], made_for(diagnosis, command_line()))
         diagnosis.to_json(described)
         write_report(diagnosis, report, command=command_line(), compared=compared)
-    return files
+        kept = keep_earlier(folder)  # all are written, and about to take their places
+    return files, kept
 
 
 def write_targets(
