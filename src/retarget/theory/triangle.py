@@ -1,6 +1,6 @@
 """The lower triangle of a sum of products phi phi^T, of which every version is kept as it is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -50,22 +50,14 @@ class Triangle(NamedTuple):
     def plus_rows(self, rows: Tensor) -> "Triangle":
         """Adds the products of rows (k, m) with themselves; few rows are copied, and wait."""
         enough = max(WAITING_ROWS, self.blocks[-1].shape[1] // 4)
-        if sum(map(len, self.waiting)) + len(rows) >= enough:
-            return Triangle(self.blocks, (*self.waiting, rows)).added()
-        return Triangle(self.blocks, (*self.waiting, rows.clone()))
+        if sum(map(len, self.waiting)) + len(rows) < enough:
+            return Triangle(self.blocks, (*self.waiting, rows.clone()))
+        return self.added(rows)
 
-    def added(self) -> "Triangle":
-        """Returns the same C with no row waiting."""
-        if not self.waiting:
-            return self
-        return Triangle(tuple(self._with_rows(block) for block in self.blocks))
-
-    def _with_rows(self, block: Tensor) -> Tensor:
-        stop = block.shape[1]
-        total, own = block, slice(stop - len(block), stop)
-        for rows in self.waiting:
-            total = torch.addmm(total, rows[:, own].mT, rows[:, :stop])
-        return total
+    def added(self, *more: Tensor) -> "Triangle":
+        """Returns the same C with no row waiting, or with more rows."""
+        parts = (torch.cat(self.waiting), *more) if self.waiting else more
+        return Triangle(tuple(_with_products(block, parts) for block in self.blocks), ())
 
     def plus(self, other: "Triangle", factor: float) -> "Triangle":
         """Adds another triangle times a factor."""
@@ -85,6 +77,14 @@ class Triangle(NamedTuple):
     def times(self, factor: float) -> "Triangle":
         """Multiplies C by a factor."""
         return Triangle(tuple(block * factor for block in self.added().blocks))
+
+
+def _with_products(block: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Adds the products of rows to a block of the triangle, which stays as it is."""
+    stop = block.shape[1]
+    for rows in parts:
+        block = torch.addmm(block, rows[:, stop - len(block) : stop].mT, rows[:, :stop])
+    return block
 
 
 def _spans(like: Tensor) -> Iterator[slice]:
