@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from retarget.errors import (
 
 Array = np.ndarray | Tensor
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
+T = TypeVar("T")
 
 # Rows worked on at a time: enough for BLAS to run at full speed, few enough that a panel's
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
@@ -331,13 +333,24 @@ def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> Non
         )
 
 
+class Sharers(WeakSet[T]):
+    """The living objects that share an array; what is pickled or deep-copied shares with nobody."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sharers, ()
+
+
 class GrowingRows:
-    """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss."""
+    """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss.
+
+    Forks share the buffer until one of them would write where another has its own rows.
+    """
 
     def __init__(self, capacity: int = 0) -> None:
         self._capacity = capacity
         self._buffer: Tensor | None = None
         self._size = 0
+        self._sharers: Sharers[GrowingRows] = Sharers()  # of the buffer
 
     def __len__(self) -> int:
         return self._size
@@ -355,26 +368,29 @@ class GrowingRows:
         dtype = rows.dtype
         if self._buffer is not None:
             dtype = _lossless_dtype(self._buffer[: self._size], rows)
-        if self._buffer is None or size > len(self._buffer) or dtype != self._buffer.dtype:
+        full = self._buffer is None or size > len(self._buffer) or dtype != self._buffer.dtype
+        taken = len(rows) > 0 and any(other._size > self._size for other in self._sharers)
+        if self._buffer is None or full or taken:
             capacity = max(size, 2 * self._size, self._capacity)
             buffer = rows.new_empty((capacity, *rows.shape[1:]), dtype=dtype)
             if self._buffer is not None:
                 buffer[: self._size] = self._buffer[: self._size]
-            self._buffer = buffer
+            self._sharers.discard(self)
+            self._buffer, self._sharers = buffer, Sharers()
         self._buffer[self._size : size] = rows
         self._size = size
 
     def fork(self) -> Self:
-        """Returns a copy to append to, at no cost; do not use it after appending to this one.
-
-        The rows so far are shared: neither may change them.
-        """
-        return copy.copy(self)
+        """Returns an independent copy to append to, at no cost; neither may change the rows."""
+        fork = copy.copy(self)
+        self._sharers.update((self, fork))
+        return fork
 
     def clone(self) -> Self:
-        """Returns an independent copy."""
+        """Returns an independent copy, whose rows may be changed."""
         twin = copy.copy(self)
         twin._buffer = None if self._buffer is None else self._buffer.clone()
+        twin._sharers = Sharers()
         return twin
 
 
