@@ -7,10 +7,11 @@ are floating point and finite, with matching shapes and on one device.
 import copy
 import math
 import os
+import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
@@ -416,23 +417,55 @@ def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+class SharedSetting:
+    """A setting of the whole process: the first thread makes it, and the last one undoes it."""
+
+    def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._setting, self._made = setting, ExitStack()
+        self._lock, self._users = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._made.enter_context(self._setting())
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._made.close()
+
+
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Switches off TF32, which keeps three digits and is torch's default for convolutions."""
+def _full_products() -> Iterator[None]:
     chosen = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(chosen)
+
+
+def _full_convolutions() -> AbstractContextManager[Any]:
     backend = torch.backends.cudnn
-    convolutions = backend.flags(
+    settings: AbstractContextManager[Any] = backend.flags(
         enabled=backend.enabled,
         benchmark=backend.benchmark,
         deterministic=backend.deterministic,
         allow_tf32=False,
     )
-    try:
-        with convolutions if device.type == "cuda" else nullcontext():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(chosen)
+    return settings
+
+
+_products, _convolutions = SharedSetting(_full_products), SharedSetting(_full_convolutions)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Switches off TF32, which keeps three digits and is torch's default for convolutions."""
+    with _products, _convolutions if device.type == "cuda" else nullcontext():
+        yield
 
 
 @contextmanager
