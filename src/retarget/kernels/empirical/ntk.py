@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -24,7 +23,7 @@ from retarget.kernels.empirical.plan import (
     sketched,
     with_split_products,
 )
-from retarget.kernels.empirical.private import IN_PLACE, NotPrivateError, can_be_copied
+from retarget.kernels.empirical.private import undisturbed
 from retarget.kernels.empirical.recording import Network
 from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, tensor_cores
 from retarget.kernels.simple import Kernel, mirror_lower
@@ -408,11 +407,7 @@ class EmpiricalNTK(Kernel):
                 return run(private, packed=False)
 
         with full_precision(self._like().device):
-            if can_be_copied(self.module):
-                with suppress(NotPrivateError):
-                    return run(private=True)
-            with IN_PLACE:
-                return run(private=False)
+            return undisturbed(self.module, run)
 
     def _plan(
         self, samples: Samples, reuse: float, packed: bool = True, private: bool = True

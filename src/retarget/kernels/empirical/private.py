@@ -7,18 +7,47 @@ replacements. So they go into a copy, which shares everything but modules and wh
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, jit, nn
 
-# A module that cannot be copied is used as it is, by one thread at a time.
-IN_PLACE = threading.RLock()
+ResultT = TypeVar("ResultT")
+
+# Modules by whether their copies are private. Those that are not, or are not known yet, are used by
+# one thread at a time.
+_known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_in_place = threading.RLock()
 
 
 class NotPrivateError(Exception):
     """A copy of a module that still computes with the parameters of the original."""
+
+
+def undisturbed(module: nn.Module, run: Callable[[bool], ResultT]) -> ResultT:
+    """Calls `run(private=True)`, which copies the module; if the copy is not private, `run(False)`.
+
+    Copies of some modules still reach the original, for example by a function that is stored in
+    them. Such a module is used itself, as long as no other thread of ours does.
+    """
+    if _known.get(module):
+        try:
+            return run(True)
+        except NotPrivateError:  # it has changed
+            _known[module] = False
+    with _in_place:
+        if _known.get(module, can_be_copied(module)):
+            try:
+                result = run(True)
+            except NotPrivateError:
+                _known[module] = False
+            else:
+                _known[module] = True
+                return result
+        return run(False)
 
 
 def can_be_copied(module: nn.Module) -> bool:
