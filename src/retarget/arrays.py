@@ -7,15 +7,12 @@ are floating point and finite, with matching shapes and on one device.
 import copy
 import math
 import os
-import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
-from weakref import WeakSet
+from weakref import ref
 
 import numpy as np
 import torch
@@ -36,8 +33,6 @@ T = TypeVar("T")
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
-BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
-LOOKS = 10
 
 # Types with arithmetic; torch also has types without (float8, quantised).
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -334,8 +329,22 @@ def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> Non
         )
 
 
-class Sharers(WeakSet[T]):
-    """The living objects that share an array; what is pickled or deep-copied shares with nobody."""
+class Sharers(Generic[T]):
+    """The living objects that share an array; what is pickled or deep-copied shares with nobody.
+
+    Not a `WeakSet`, whose callbacks would swallow an interrupt (Ctrl-C).
+    """
+
+    def __init__(self) -> None:
+        self._found: list[ref[T]] = []
+
+    def __iter__(self) -> Iterator[T]:
+        return (each for found in self._found if (each := found()) is not None)
+
+    def add(self, *more: T) -> None:
+        """Adds objects, and drops those that are no longer there."""
+        living = {id(each): each for each in (*self, *more)}
+        self._found = [ref(each) for each in living.values()]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sharers, ()
@@ -370,13 +379,14 @@ class GrowingRows:
         if self._buffer is not None:
             dtype = _lossless_dtype(self._buffer[: self._size], rows)
         full = self._buffer is None or size > len(self._buffer) or dtype != self._buffer.dtype
-        taken = len(rows) > 0 and any(other._size > self._size for other in self._sharers)
+        taken = len(rows) > 0 and any(
+            other._size > self._size and other._sharers is self._sharers for other in self._sharers
+        )
         if self._buffer is None or full or taken:
             capacity = max(size, 2 * self._size, self._capacity)
             buffer = rows.new_empty((capacity, *rows.shape[1:]), dtype=dtype)
             if self._buffer is not None:
                 buffer[: self._size] = self._buffer[: self._size]
-            self._sharers.discard(self)
             self._buffer, self._sharers = buffer, Sharers()
         self._buffer[self._size : size] = rows
         self._size = size
@@ -384,7 +394,7 @@ class GrowingRows:
     def fork(self) -> Self:
         """Returns an independent copy to append to, at no cost; neither may change the rows."""
         fork = copy.copy(self)
-        self._sharers.update((self, fork))
+        self._sharers.add(self, fork)
         return fork
 
     def clone(self) -> Self:
@@ -415,86 +425,3 @@ def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
 
 def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-class SharedSetting:
-    """A setting of the whole process: the first thread makes it, and the last one undoes it."""
-
-    def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._setting, self._made = setting, ExitStack()
-        self._lock, self._users = threading.Lock(), 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._users:
-                self._made.enter_context(self._setting())
-            self._users += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._made.close()
-
-
-@contextmanager
-def _full_products() -> Iterator[None]:
-    chosen = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(chosen)
-
-
-def _full_convolutions() -> AbstractContextManager[Any]:
-    backend = torch.backends.cudnn
-    settings: AbstractContextManager[Any] = backend.flags(
-        enabled=backend.enabled,
-        benchmark=backend.benchmark,
-        deterministic=backend.deterministic,
-        allow_tf32=False,
-    )
-    return settings
-
-
-_products, _convolutions = SharedSetting(_full_products), SharedSetting(_full_convolutions)
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Switches off TF32, which keeps three digits and is torch's default for convolutions."""
-    with _products, _convolutions if device.type == "cuda" else nullcontext():
-        yield
-
-
-@contextmanager
-def considerate_threads() -> Iterator[None]:
-    """Uses one thread if the CPU is busy with other work, and all threads otherwise.
-
-    OpenMP's threads wait for each other by spinning: if other processes share the cores, most of
-    the time is spent waiting, and one thread alone is several times faster.
-    """
-    threads = torch.get_num_threads()
-    if threads > 1 and _other_work() >= BUSY * (os.cpu_count() or 1):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _other_work() -> float:
-    """Average number of threads of other processes that run or wait for a core at this moment.
-
-    Not the load average, which may still count our own work of a minute ago.
-    """
-    seen = []
-    for _ in range(LOOKS):
-        try:
-            running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
-        except (OSError, IndexError):  # not Linux
-            return 0.0
-        seen.append(int(running) - 1)
-        time.sleep(0.01)
-    return sum(seen) / LOOKS

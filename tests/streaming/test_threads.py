@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import retarget as rt
-from retarget.arrays import full_precision
+from retarget.settings import full_precision
 from support.problems import assert_same
 from support.streaming_objects import correction, corrector, feed, results, shift
 

@@ -11,7 +11,6 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from retarget.arrays import considerate_threads
 from retarget.diagnosis.measure.approximation import (
     Nystroem,
     Opened,
@@ -56,6 +55,7 @@ from retarget.import_path import imported_network
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD, Reduction
 from retarget.progress import PatientBar
+from retarget.settings import considerate_threads
 from retarget.text import listed
 
 PASSES = 24  # estimated passes over the rows, for the progress bar

@@ -127,8 +127,8 @@ class _Panel:
 
     def claim(self) -> None:
         """Prepares to write behind the rows in use."""
-        if any(other.used > self.used for other in self.sharers):
-            self.sharers.discard(self)
+        shared = (other for other in self.sharers if other.sharers is self.sharers)
+        if any(other.used > self.used for other in shared):
             self.left_rows, self.square = self.left_rows.clone(), self.square.clone()
             self.sharers = Sharers()
 
@@ -239,7 +239,7 @@ class GrowingCholesky:
         fork._gram = gram
         fork.panels = [replace(panel) for panel in self.panels]
         for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):  # the others are full
-            pair[0].sharers.update(pair)
+            pair[0].sharers.add(*pair)
         return fork
 
     def solve_lower(self, rhs: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import ArrayT, free_memory, full_precision, give_back, panels, require_memory
+from retarget.arrays import ArrayT, free_memory, give_back, panels, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.parameters import (
     Choice,
@@ -29,6 +29,7 @@ from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, te
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of
+from retarget.settings import full_precision
 
 # Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
 # no more, to stay in the caches. On two cores 2^26 to 2^28 are equally fast, 2^24 is slower.
