@@ -314,7 +314,8 @@ def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
 class PrecomputedKernel(Kernel):
     """A Gram matrix computed in advance; samples are then its row numbers.
 
-    Use it if the matrix is given or expensive, as with scikit-learn's `kernel="precomputed"`.
+    Use it if the matrix is given or expensive, as with scikit-learn's `kernel="precomputed"`. It
+    keeps a copy of the matrix.
 
     Examples:
         >>> import numpy as np
@@ -331,7 +332,7 @@ class PrecomputedKernel(Kernel):
             )
         require_finite("K", gram)
         require_symmetric("K", gram)
-        self.K = gram
+        self.K = gram.clone()
 
     def __repr__(self) -> str:
         return f"PrecomputedKernel({len(self.K)} x {len(self.K)})"
