@@ -358,7 +358,8 @@ class Moments:
         inverse = float(inverse_norm(lambda rhs: torch.cholesky_solve(rhs, factor), factor))
         digits = expected_digits(then * inverse, torch.float64)
         if digits < ENOUGH_DIGITS:
-            _warn_of_forgetting(f"expect {max(digits, 0.0):.1f} correct digits of the solution")
+            left = f"{max(digits, 0.0):.1f}"
+            _warn_of_forgetting(f"expect {left} correct digits of the solution; use a larger gamma")
 
     def _warn_of_choice(self, gamma: float, at_the_limit: bool) -> None:
         """Warns if rounding of the sums before a subtraction decided which ridge is the best."""
@@ -370,7 +371,7 @@ class Moments:
         if told or (at_the_limit and lost > 10):
             digits = max(expected_digits(max(lost, spoiled), torch.float64), 0.0)
             _warn_of_forgetting(
-                f"the sums have {digits:.1f} correct digits, too few to choose gamma"
+                f"the sums have {digits:.1f} correct digits, too few to choose gamma; give it"
             )
 
     def _are_possible(self) -> bool:
@@ -426,9 +427,9 @@ class Moments:
 
 def _warn_of_forgetting(what: str) -> None:
     warn_caller(
-        f"samples were forgotten that were much larger, or many more, than those that are left: "
-        f"the rounding of the former sums stays. {what}; use a larger gamma, or learn what is left "
-        "in a new learner",
+        "samples were forgotten that were much larger, or many more, than those that are left, and "
+        f"the rounding errors of the former sums stay: {what}, or learn what is left in a new "
+        "learner",
         PrecisionWarning,
     )
 
