@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from torch.overrides import TorchFunctionMode
 
 import retarget as rt
@@ -47,6 +48,12 @@ class Timer:
             self.armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
         return False
+
+
+@pytest.fixture(autouse=True)
+def with_gradients():
+    yield
+    torch.set_grad_enabled(True)  # an interrupt within torch.no_grad itself may leave them off
 
 
 @pytest.fixture
@@ -146,9 +153,10 @@ class Exhausted(TorchFunctionMode):
         self.left = operations
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.left -= 1
-        if self.left < 0:
-            raise MemoryError
+        if function is not torch._C._set_grad_enabled:  # which takes no memory
+            self.left -= 1
+            if self.left < 0:
+                raise MemoryError
         return function(*args, **(kwargs or {}))
 
 
