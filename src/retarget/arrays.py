@@ -7,13 +7,12 @@ are floating point and finite, with matching shapes and on one device.
 import copy
 import math
 import os
-import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
+from weakref import ref
 
 import numpy as np
 import torch
@@ -28,13 +27,12 @@ from retarget.errors import (
 
 Array = np.ndarray | Tensor
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
+T = TypeVar("T")
 
 # Rows worked on at a time: enough for BLAS to run at full speed, few enough that a panel's
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
-BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
-LOOKS = 10
 
 # Types with arithmetic; torch also has types without (float8, quantised).
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -338,13 +336,38 @@ def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> Non
         )
 
 
+class Sharers(Generic[T]):
+    """The living objects that share an array; what is pickled or deep-copied shares with nobody.
+
+    Not a `WeakSet`, whose callbacks would swallow an interrupt (Ctrl-C).
+    """
+
+    def __init__(self) -> None:
+        self._found: list[ref[T]] = []
+
+    def __iter__(self) -> Iterator[T]:
+        return (each for found in self._found if (each := found()) is not None)
+
+    def add(self, *more: T) -> None:
+        """Adds objects, and drops those that are no longer there."""
+        living = {id(each): each for each in (*self, *more)}
+        self._found = [ref(each) for each in living.values()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sharers, ()
+
+
 class GrowingRows:
-    """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss."""
+    """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss.
+
+    Forks share the buffer until one of them would write where another has its own rows.
+    """
 
     def __init__(self, capacity: int = 0) -> None:
         self._capacity = capacity
         self._buffer: Tensor | None = None
         self._size = 0
+        self._sharers: Sharers[GrowingRows] = Sharers()  # of the buffer
 
     def __len__(self) -> int:
         return self._size
@@ -362,26 +385,30 @@ class GrowingRows:
         dtype = rows.dtype
         if self._buffer is not None:
             dtype = _lossless_dtype(self._buffer[: self._size], rows)
-        if self._buffer is None or size > len(self._buffer) or dtype != self._buffer.dtype:
+        full = self._buffer is None or size > len(self._buffer) or dtype != self._buffer.dtype
+        taken = len(rows) > 0 and any(
+            other._size > self._size and other._sharers is self._sharers for other in self._sharers
+        )
+        if self._buffer is None or full or taken:
             capacity = max(size, 2 * self._size, self._capacity)
             buffer = rows.new_empty((capacity, *rows.shape[1:]), dtype=dtype)
             if self._buffer is not None:
                 buffer[: self._size] = self._buffer[: self._size]
-            self._buffer = buffer
+            self._buffer, self._sharers = buffer, Sharers()
         self._buffer[self._size : size] = rows
         self._size = size
 
     def fork(self) -> Self:
-        """Returns a copy to append to, at no cost; do not use it after appending to this one.
-
-        The rows so far are shared: neither may change them.
-        """
-        return copy.copy(self)
+        """Returns an independent copy to append to, at no cost; neither may change the rows."""
+        fork = copy.copy(self)
+        self._sharers.add(self, fork)
+        return fork
 
     def clone(self) -> Self:
-        """Returns an independent copy."""
+        """Returns an independent copy, whose rows may be changed."""
         twin = copy.copy(self)
         twin._buffer = None if self._buffer is None else self._buffer.clone()
+        twin._sharers = Sharers()
         return twin
 
 
@@ -405,54 +432,3 @@ def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
 
 def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Switches off TF32, which keeps three digits and is torch's default for convolutions."""
-    chosen = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    backend = torch.backends.cudnn
-    convolutions = backend.flags(
-        enabled=backend.enabled,
-        benchmark=backend.benchmark,
-        deterministic=backend.deterministic,
-        allow_tf32=False,
-    )
-    try:
-        with convolutions if device.type == "cuda" else nullcontext():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(chosen)
-
-
-@contextmanager
-def considerate_threads() -> Iterator[None]:
-    """Uses one thread if the CPU is busy with other work, and all threads otherwise.
-
-    OpenMP's threads wait for each other by spinning: if other processes share the cores, most of
-    the time is spent waiting, and one thread alone is several times faster.
-    """
-    threads = torch.get_num_threads()
-    if threads > 1 and _other_work() >= BUSY * (os.cpu_count() or 1):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _other_work() -> float:
-    """Average number of threads of other processes that run or wait for a core at this moment.
-
-    Not the load average, which may still count our own work of a minute ago.
-    """
-    seen = []
-    for _ in range(LOOKS):
-        try:
-            running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
-        except (OSError, IndexError):  # not Linux
-            return 0.0
-        seen.append(int(running) - 1)
-        time.sleep(0.01)
-    return sum(seen) / LOOKS

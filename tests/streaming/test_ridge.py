@@ -2,8 +2,10 @@
 
 import copy
 import pickle
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +16,12 @@ from sklearn.linear_model import Ridge
 from torch import nn
 
 import retarget as rt
-from retarget.errors import InvalidInputError, InvalidTypeError, NotPositiveDefiniteError
+from retarget.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+)
 from retarget.kernels.feature_maps import RandomFourier
 from retarget.state_files import read_state, write_state
 from retarget.streaming import ridge as ridge_module
@@ -412,6 +419,162 @@ def test_what_is_refused(small_portions):
             call()
 
 
+@pytest.mark.parametrize("learned", [None, 9])
+@pytest.mark.parametrize("row", [0, 7, 23])
+def test_an_error_names_the_row_of_the_call(row, learned, small_portions):
+    X, Y, _, _ = made()
+    thing = learner()
+    if learned:
+        thing.learn(X[:learned], Y[:learned])
+    bad = X.copy()
+    bad[row, 1] = np.nan
+    with pytest.raises(InvalidInputError, match=f"X holds nan in row {row};"):
+        thing.learn(bad, Y)
+    with pytest.raises(InvalidInputError, match=f"X holds nan in row {row};"):
+        learner().learn(X, Y).predict(bad)
+
+    def roots(X):
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(X)
+
+    positive = np.abs(X)
+    positive[row, 1] = -1.0
+    with pytest.raises(InvalidInputError, match=f"feature map's result holds nan in row {row};"):
+        rt.StreamingRidge(roots).learn(positive, Y)
+
+
+# --- forgetting costs digits
+
+
+def forgotten(gamma, outlier=1.0, target=1.0, n=10_000, left=10, intercept=False):
+    """A learner that forgot all samples but the last ones, and one that never learned others."""
+    X, Y, queries, _ = made(n, d=20)
+    X[0] *= outlier
+    Y[0] *= target
+    make = rt.StreamingRidge
+    before = make(rt.Linear(), gamma, intercept=intercept).learn(X, Y)
+    never = make(rt.Linear(), gamma, intercept=intercept).learn(X[-left:], Y[-left:])
+    return before.forget(X[:-left], Y[:-left]), never, queries
+
+
+@pytest.mark.parametrize(
+    ("gamma", "options"),
+    [
+        (1e-9, {}),
+        (1e-10, {}),
+        (1e-10, {"intercept": True}),
+        (1e-3, {"outlier": 1e10, "n": 60, "left": 50}),
+        (1e-7, {"target": 1e12, "n": 60, "left": 15}),
+    ],
+)
+def test_digits_that_forgetting_costs_are_reported(gamma, options, tmp_path):
+    thing, never, queries = forgotten(gamma, **options)
+    thing.save(tmp_path / "state")
+    merged = thing.empty().merge(thing)
+    with pytest.warns(PrecisionWarning, match="samples were forgotten.* correct digits") as told:
+        found = thing.predict(queries)
+    expected = never.predict(queries)
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    digits = float(re.search(r"expect ([0-9.]+) correct", str(told[0].message))[1])
+    assert error > 1e-5
+    assert abs(digits - max(0.0, -np.log10(error))) < 2  # an estimate
+    for each in (
+        rt.StreamingRidge.load(tmp_path / "state", rt.Linear()),
+        merged,
+        thing.discount(0.5),
+    ):
+        with pytest.warns(PrecisionWarning, match="samples were forgotten"):
+            each.predict(queries)
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 1.0, "auto"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_nothing_is_reported_where_the_digits_are_enough(gamma, intercept):
+    """Warnings are errors here."""
+    for options in ({}, {"n": 60, "left": 30}, {"target": 1e5, "n": 60, "left": 40}):
+        thing, never, queries = forgotten(gamma, intercept=intercept, **options)
+        assert_same(thing.predict(queries), never.predict(queries), 1e-4)
+        assert thing.gamma_ == pytest.approx(never.gamma_)
+
+
+@pytest.mark.parametrize("options", [{"outlier": 1e10}, {"outlier": 1e5}, {"target": 1e10}])
+def test_a_ridge_that_rounding_chose_is_reported(options):
+    thing, _, queries = forgotten("auto", n=200, left=150, **options)
+    with pytest.warns(PrecisionWarning, match="(too few to choose gamma; give it|expect 0.0)"):
+        thing.predict(queries)
+
+
+# --- merging
+
+
+def squares(X):
+    return X**2
+
+
+def scaled_by(factor):
+    return lambda X: factor * X
+
+
+class Transformer:
+    def __init__(self, scale):
+        self.scale = np.array([scale])
+
+    def transform(self, X):
+        return X * self.scale
+
+
+def networks(seed, act=nn.ReLU):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 4), act()).double()
+
+
+DIFFERENT = {
+    "functions": (np.sin, np.cos),
+    "lambdas": (lambda X: X + 1, lambda X: X + 2),
+    "closures": (scaled_by(2.0), scaled_by(3.0)),
+    "partial": (partial(np.multiply, 2.0), partial(np.multiply, 3.0)),
+    "methods": (Transformer(1.0).transform, Transformer(2.0).transform),
+    "weights": (networks(0), networks(1)),
+    "layers": (networks(0), networks(0, nn.Tanh)),
+    "kernels": (rt.EmpiricalNTK(networks(0)), rt.EmpiricalNTK(networks(1))),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_learners_with_different_features_are_not_merged(name):
+    X, Y, queries, _ = made()
+    one, other = (rt.StreamingRidge(each, 0.4, memory=4) for each in DIFFERENT[name])
+    one.learn(X[:20], Y[:20])
+    other.learn(X[20:], Y[20:])
+    before = one.predict(queries)
+    with pytest.raises(InvalidInputError, match=r"another feature function.*make other with empty"):
+        one.merge(other)
+    np.testing.assert_array_equal(one.predict(queries), before)
+    other = one.empty().learn(X[20:], Y[20:])  # as the message says
+    assert one.merge(other).samples == 40
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: squares,
+        lambda: scaled_by(2.0),
+        lambda: partial(np.multiply, 2.0),
+        lambda: Transformer(2.0).transform,
+        lambda: networks(0),
+        lambda: rt.EmpiricalNTK(networks(0)),
+        lambda: rt.RBF(2.0),
+    ],
+)
+def test_learners_with_the_same_features_are_merged(make):
+    """Made twice, or copied to another process and back."""
+    X, Y, _, _ = made()
+    one, other = (rt.StreamingRidge(make(), 0.4, memory=4) for _ in range(2))
+    other.learn(X[20:], Y[20:])
+    assert one.learn(X[:20], Y[:20]).merge(other).samples == 40
+    assert one.merge(copy.deepcopy(one)).samples == 80
+
+
 # --- files and other processes
 
 
@@ -458,6 +621,12 @@ def test_files_of_others_are_refused(tmp_path):
         ("cross", torch.zeros(3, dtype=torch.float64), r"cross has shape \(3,\)"),
         ("power", torch.zeros(2), "power is not float64"),
         ("mean", torch.full((12,), torch.nan, dtype=torch.float64), "mean is not .* not finite"),
+        ("peak_scatter", -1.0, "peak_scatter is -1.0"),
+        ("cross", torch.full((12, 2), 1e6, dtype=torch.float64), "not sums over the same samples"),
+        ("power", torch.full((2,), -1.0, dtype=torch.float64), "not sums over the same samples"),
+        ("power", torch.zeros(2, dtype=torch.float64), "not sums over the same samples"),
+        ("scatter", -torch.eye(12, dtype=torch.float64), "not sums over the same samples"),
+        ("scatter", torch.zeros(12, 12, dtype=torch.float64), "not sums over the same samples"),
     ],
 )
 def test_forged_files_are_refused(name, value, match, tmp_path):

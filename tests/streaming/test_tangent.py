@@ -278,3 +278,39 @@ def test_files_of_other_networks_are_refused(tmp_path):
     write_state(path, values, tensors)
     with pytest.raises(InvalidInputError, match="weights differ from those"):
         rt.TangentLearner.load(path, mlp(0))
+
+
+def test_the_default_type_of_torch_changes_nothing():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    X, Y = torch.randn(12, 3).double(), torch.randn(12, 3).double()
+    found = []
+    try:
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            thing = rt.TangentLearner(module, 1e-3, memory=20, combinations=2).learn(X, Y)
+            found.append(thing.predict(X))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(*found)
+
+
+class Square(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) ** 2
+
+
+def test_networks_that_differ_are_not_merged_and_a_bad_row_is_named():
+    torch.manual_seed(0)
+    first, last = nn.Linear(3, 5), nn.Linear(5, 2)
+    X, Y = torch.randn(12, 3).double(), torch.randn(12, 2).double()
+    one, other = (
+        rt.TangentLearner(nn.Sequential(first, act, last).double(), 0.1, memory=8).learn(X, Y)
+        for act in (nn.Tanh(), nn.ReLU())
+    )
+    with pytest.raises(InvalidInputError, match="another feature function, or a network with"):
+        one.merge(other)
+    assert one.merge(one.empty().learn(X, Y)).samples == 24
+    X[7] = 1e200  # finite, but not what the network makes of it
+    with pytest.raises(InvalidInputError, match="feature map's result holds .* in row 7;"):
+        rt.TangentLearner(Square(3, 2).double(), 0.1, memory=8).learn(X, Y)

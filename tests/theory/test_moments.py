@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
-from retarget.theory import moments
+from retarget.theory import triangle
 from retarget.theory.moments import Moments
 from support.oracles import ridge as oracle
 from support.problems import assert_same
@@ -154,17 +154,25 @@ def test_far_from_the_origin_an_intercept_keeps_the_digits():
 
 @both
 @pytest.mark.parametrize("columns", [1, 3, 1024])
-def test_the_upper_triangle_is_left_out_and_never_read(intercept, columns, monkeypatch):
-    monkeypatch.setattr(moments, "COLUMNS", columns)
+@pytest.mark.parametrize("waiting", [1, 3, 64])
+def test_the_triangle_is_kept_in_blocks_and_rows_wait(intercept, columns, waiting, monkeypatch):
+    monkeypatch.setitem(triangle.COLUMNS, "cpu", columns)
+    monkeypatch.setattr(triangle, "WAITING_ROWS", waiting)
     features, targets, weights = made()
-    sums = summed(features, targets, weights, intercept)
+    sums = Moments(5, 2, intercept)
+    for row in range(len(features)):
+        sums.add(*tensors(features[row : row + 1], targets[row : row + 1], weights[row : row + 1]))
+        rows = sum(len(each) for each in sums.triangle.waiting)
+        assert rows < waiting
     phi = oracle.centred(features, targets, weights, intercept)[0]
     C = phi.T @ np.diag(weights) @ phi
     assert_same(sums.scatter.tril(), np.tril(C))
-    expected = sums.solve(0.7), sums.best_gamma()
-    sums.scatter += torch.triu(torch.full_like(sums.scatter, 1e9), 1)
-    assert_same(sums.solve(0.7).weights, expected[0].weights, 0)
-    assert sums.best_gamma() == expected[1]
+    assert_same(sums.triangle.diagonal(), np.diag(C))
+    W, _ = oracle.ridge(features, targets, 0.7, weights, intercept)
+    assert_same(sums.solve(0.7).weights, W)
+    assert not sums.triangle.waiting
+    if columns == 1:
+        assert sum(block.numel() for block in sums.triangle.blocks) == 5 * 6 / 2
     left = sums.without(summed(features[:3], targets[:3], weights[:3], intercept))
     assert_alike(left, summed(features[3:], targets[3:], weights[3:], intercept))
 

@@ -370,7 +370,6 @@ class ClosedLoop:
         watch.expect(block, f, expected)
         given = Z.to(targets.dtype)
         require_no_overflow(given)
-        leader.settle()
         self.leader, self.watch, self.reservoir, self.damping = leader, watch, reservoir, damping
         self.steps += learner.steps(count(block))
         return block, given

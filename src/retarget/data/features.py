@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retarget.arrays import ArrayT, as_tensor, full_precision, give_back
+from retarget.arrays import ArrayT, as_tensor, give_back
 from retarget.data.backbones import ResNet18, identity
 from retarget.data.cache import cache_folder, cached_array
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.progress import PatientBar
+from retarget.settings import full_precision
 
 # Means and deviations of red, green and blue in ImageNet, for pixels in [0, 1].
 MEANS = (0.485, 0.456, 0.406)

@@ -11,7 +11,6 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from retarget.arrays import considerate_threads
 from retarget.diagnosis.answers import Estimate, Evaluation, HoldOut, Metric
 from retarget.diagnosis.measure.along import errors_along
 from retarget.diagnosis.measure.approximation import (
@@ -54,6 +53,7 @@ from retarget.import_path import imported_network
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD, Reduction
 from retarget.progress import PatientBar
+from retarget.settings import considerate_threads
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
 Chosen = TypeVar("Chosen", Options, Roles)

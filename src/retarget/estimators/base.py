@@ -1,19 +1,26 @@
 """Shared by the estimators: checks of X and y, recovery after an error, and classes."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from retarget.streaming.turns import Turn
+
 FLOATS = (np.float64, np.float32)
 
 
 class StreamEstimator(BaseEstimator):
-    """An estimator that is unchanged by a call that fails."""
+    """An estimator that is unchanged by a call that fails or is interrupted.
+
+    Several threads may use it: they learn one after the other, and each prediction is that of one
+    state, after some complete call.
+    """
 
     FITTED: str  # the name of an attribute that exists once something has been learned
 
@@ -22,15 +29,17 @@ class StreamEstimator(BaseEstimator):
         return self.FITTED in vars(self)
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Restores the estimator, including the number of features, if the body raises."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+    def _all_or_nothing(self) -> Iterator[Self]:
+        """Yields a copy to change, which this estimator becomes if the body succeeds."""
+        turn: Turn = self.__dict__.setdefault("_turn", Turn())
+        with turn.lock:
+            after = copy.copy(self)
+            yield after
+            self.__dict__ = after.__dict__  # one assignment: no thread sees half of the change
+
+    def _now(self) -> Self:
+        """Returns a copy, whose attributes belong to one state even if another thread learns."""
+        return copy.copy(self)
 
     def _with_targets(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
         """Returns checked samples and their targets, in floating point."""
@@ -46,7 +55,7 @@ class StreamEstimator(BaseEstimator):
         return X, y
 
 
-class StreamClassifier(ClassifierMixin):
+class StreamClassifier(ClassifierMixin, StreamEstimator):
     """Predicts the class with the largest output."""
 
     classes_: np.ndarray
@@ -60,11 +69,12 @@ class StreamClassifier(ClassifierMixin):
 
         If the loss is cross-entropy, they are logits.
         """
-        outputs = self._class_outputs(X)
-        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+        outputs = self._now()._class_outputs(X)
+        return outputs[:, 1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the predicted labels (m,)."""
-        winners = self._class_outputs(X).argmax(axis=1)
-        labels: np.ndarray = self.classes_[winners]
+        now = self._now()
+        winners = now._class_outputs(X).argmax(axis=1)
+        labels: np.ndarray = now.classes_[winners]
         return labels

@@ -93,8 +93,8 @@ class OnlineKernelEstimator(StreamEstimator):
         `correction="exact"`. This computes the kernel of all pairs of training samples.
         """
         check_is_fitted(self, self.FITTED)
-        gamma = as_non_negative("gamma", self.gamma)
-        effective: np.ndarray = gamma * self.dual_coef_ + self._outputs(self._values(self.X_fit_))
+        gamma, now = as_non_negative("gamma", self.gamma), self._now()
+        effective: np.ndarray = gamma * now.dual_coef_ + now._outputs(now._values(now.X_fit_))
         return effective
 
     @abstractmethod
@@ -103,9 +103,10 @@ class OnlineKernelEstimator(StreamEstimator):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns checked samples and their targets."""
 
-    def _take(self, X: Any, y: Any, classes: Any, restart: bool) -> Self:
-        with self._all_or_nothing():
-            self._learn(*self._targets(X, y, classes, restart), restart)
+    def _take(self, X: Any, y: Any, classes: Any, restart: bool = False) -> Self:
+        with self._all_or_nothing() as after:
+            begins = restart or not after._has_begun
+            after._learn(*after._targets(X, y, classes, begins), begins)
         return self
 
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> None:
@@ -326,11 +327,12 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             X: (m, d) the next samples.
             y: (m,) or (m, c) their targets.
         """
-        return self._take(X, y, None, restart=not self._has_begun)
+        return self._take(X, y, None)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns predictions (m,) or (m, c); for cross-entropy, probabilities."""
-        return self._outputs(self._queried(X))
+        now = self._now()
+        return now._outputs(now._queried(X))
 
     def _targets(
         self, X: Any, y: Any, classes: Any, restart: bool
@@ -376,7 +378,7 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
                 "classes is None in the first call of partial_fit; expected all labels that will "
                 "come: partial_fit(X, y, classes=...)"
             )
-        return self._take(X, y, classes, restart=not self._has_begun)
+        return self._take(X, y, classes)
 
     def _class_outputs(self, X: Any) -> np.ndarray:
         return self._queried(X)
@@ -384,7 +386,8 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns class probabilities (m, c); only with `loss="cross-entropy"`."""
-        return self._outputs(self._queried(X))
+        now = self._now()
+        return now._outputs(now._queried(X))
 
     def _targets(
         self, X: Any, y: Any, classes: Any, restart: bool

@@ -1,6 +1,5 @@
 """Exact ridge regression and classification on streams, as scikit-learn estimators."""
 
-import copy
 import math
 from abc import abstractmethod
 from typing import Any, Literal, Self
@@ -60,13 +59,15 @@ class StreamingRidgeEstimator(StreamEstimator):
     @property
     def coef_(self) -> np.ndarray:
         """Weights of the features, (c, m); (m,) for a regressor whose y had one axis."""
-        weights: np.ndarray = self._arranged(self._solution().weights.mT.cpu().numpy())
+        now = self._now()
+        weights: np.ndarray = now._arranged(now._solution().weights.mT.cpu().numpy())
         return weights
 
     @property
     def intercept_(self) -> Any:
         """Constants (c,); one number if a regressor's y had one axis or there is no intercept."""
-        return self._arranged(self._solution().intercept.cpu().numpy())
+        now = self._now()
+        return now._arranged(now._solution().intercept.cpu().numpy())
 
     def _solution(self) -> RidgeSolution:
         check_is_fitted(self, self.FITTED)
@@ -86,11 +87,14 @@ class StreamingRidgeEstimator(StreamEstimator):
     def _prepared(
         self, X: Any, y: Any, classes: Any, restart: bool
     ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
-        """Returns the learner to use, the checked samples, and their targets."""
+        """Returns a learner of its own, the checked samples, and their targets."""
 
-    def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
-        with self._all_or_nothing():
-            learner, X, Y = self._prepared(X, y, classes, restart)
+    def _take(
+        self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool = False
+    ) -> Self:
+        with self._all_or_nothing() as after:
+            begins = restart or not after._has_begun
+            learner, X, Y = after._prepared(X, y, classes, begins)
             weights = None
             if sample_weight is not None:
                 if not np.any(np.asarray(sample_weight)):
@@ -102,11 +106,11 @@ class StreamingRidgeEstimator(StreamEstimator):
                 )
                 counts = weights > 0  # samples without weight are left out
                 X, Y, weights = X[counts], Y[counts], weights[counts]
-            held = learner.learn(X, Y, weights)._moments
+            held = learner.learn(X, Y, weights)._learned.moments
             # In scikit-learn a sample of weight 2 is two samples, in cross-validation as well.
             if held is not None:
                 held.squared_weight = held.weight
-            self.learner_ = learner
+            after.learner_ = learner
         return self
 
     def _new_learner(self) -> StreamingRidge:
@@ -180,7 +184,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
             y: (n,) or (n, c) targets.
             sample_weight: As in `fit`.
         """
-        return self._take(X, y, None, sample_weight, restart=not self._has_begun)
+        return self._take(X, y, None, sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns predictions (m,) or (m, c) of the ridge solution on everything learned so far."""
@@ -189,13 +193,13 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
     def _arranged(self, values: np.ndarray) -> Any:
         if values.ndim == 1 and not self.learner_.intercept:
             return 0.0
-        return values[0] if self.learner_._flat else values
+        return values[0] if self.learner_._learned.flat else values
 
     def _prepared(
         self, X: Any, y: Any, classes: Any, restart: bool
     ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
         X, y = self._with_targets(X, y, restart)
-        return self._new_learner() if restart else self.learner_, X, y
+        return self._new_learner() if restart else self.learner_.fork(), X, y
 
 
 class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
@@ -239,7 +243,7 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
             classes: Labels that will appear. Optional: new labels are added when they appear.
             sample_weight: As in `fit`.
         """
-        return self._take(X, y, classes, sample_weight, restart=not self._has_begun)
+        return self._take(X, y, classes, sample_weight)
 
     def _class_outputs(self, X: Any) -> np.ndarray:
         return self._outputs(X)[:, np.argsort(self._labels)]
@@ -273,10 +277,10 @@ def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _with_outputs(learner: StreamingRidge, count: int) -> StreamingRidge:
-    """Returns the learner, widened if needed: new outputs had target 0; the scatter is shared."""
-    if learner._outputs in (0, count) or learner._moments is None:
-        return learner
-    wider = copy.copy(learner)
-    wider._moments, wider._solution = copy.copy(learner._moments), None
-    wider._moments.widen(count)
+    """Returns a fork of the learner, widened if needed: new outputs had target 0."""
+    wider, learned = learner.fork(), learner._learned
+    if learned.moments is not None:
+        moments = learned.moments.copy()
+        moments.widen(count)
+        wider._become(learned._replace(moments=moments))
     return wider

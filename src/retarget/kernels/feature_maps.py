@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ class FeatureMap:
         kernel: The kernel that the features' inner products are or estimate, if there is one.
         exact: Whether the inner products are that kernel, rather than an estimate of it.
         description: Plain values that identify the map in saved files; None if there are none.
+        source: What the map is made from, if the description does not say it: a function, a
+            network, a kernel.
         any_inputs: Whether samples of any size give the same number of features, so that the
             features do not show that samples have the wrong size.
     """
@@ -51,11 +54,12 @@ class FeatureMap:
     exact: bool
     description: dict[str, Any] | None
     any_inputs: bool = False
+    source: Any = None
 
-    def __call__(self, X: Any) -> Tensor:
-        """(n, m) features, checked."""
+    def __call__(self, X: Any, first_row: int = 0) -> Tensor:
+        """(n, m) features, checked; errors count rows from `first_row`."""
         features = self.compute(X)
-        require_features(features, count(X))
+        require_features(features, count(X), first_row)
         return features
 
 
@@ -73,7 +77,8 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
     if isinstance(features, Linear):
         return FeatureMap(partial(_samples_of, features), features, True, features.to_dict())
     if isinstance(features, Features):
-        return FeatureMap(partial(_samples_of, features), features, True, None)
+        compute = partial(_values_of, features)
+        return FeatureMap(compute, features, True, None, source=features.fn)
     if isinstance(features, RBF):
         random = RandomFourier(features, memory, seed)
         description = {**features.to_dict(), "memory": memory, "seed": seed}
@@ -84,9 +89,10 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
         frozen.module = copy.deepcopy(features.module)  # so that its training changes nothing
         sketched = copy.copy(frozen)
         sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed
-        return FeatureMap(partial(_sketch_of, sketched), frozen, False, None)
+        return FeatureMap(partial(_sketch_of, sketched), frozen, False, None, source=sketched)
     if isinstance(features, nn.Module):
-        return FeatureMap(FrozenModule(features), None, True, None)
+        network = FrozenModule(features)
+        return FeatureMap(network, None, True, None, source=network.module)
     if isinstance(features, Kernel) or not callable(features):
         raise InvalidTypeError(
             f"features is {features!r}; expected a function from samples to features, a "
@@ -96,8 +102,12 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
 
 
 # Functions, not lambdas: learners are pickled, and sent to other processes.
-def _samples_of(kernel: Linear | Features, X: Any) -> Tensor:
+def _samples_of(kernel: Linear, X: Any) -> Tensor:
     return kernel._samples("X", X).flatten(1)
+
+
+def _values_of(kernel: Features, X: Any) -> Tensor:
+    return kernel.values("X", X)
 
 
 def _sketch_of(kernel: EmpiricalNTK, X: Any) -> Tensor:
@@ -124,18 +134,20 @@ class RandomFourier:
 
     def __init__(self, kernel: RBF, count: int, seed: int) -> None:
         self.kernel, self.count, self.seed = kernel, count, seed
-        self._frequencies: Tensor | None = None
+        # drawn for the latest length of a sample, which is often the next one's
+        self._frequencies = torch.empty(0, 0)
 
     def __call__(self, X: Any) -> Tensor:
         """(n, m) features."""
         samples = self.kernel._samples("X", X).flatten(1)
         half = -(-self.count // 2)
-        if self._frequencies is None or len(self._frequencies) != samples.shape[1]:
+        frequencies = self._frequencies
+        if len(frequencies) != samples.shape[1]:
             random = torch.Generator().manual_seed(self.seed)
             shape = samples.shape[1], half
             drawn = torch.randn(shape, generator=random, dtype=torch.float64)
-            self._frequencies = drawn * (math.sqrt(2) / self.kernel.width)
-        angles = samples @ self._frequencies.to(samples)
+            frequencies = self._frequencies = drawn * (math.sqrt(2) / self.kernel.width)
+        angles = samples @ frequencies.to(samples)
         return torch.cat([angles.cos(), angles.sin()], 1).mul_(math.sqrt(1 / half))
 
 
@@ -159,3 +171,46 @@ class FrozenModule:
         outputs = torch.cat(parts)
         require_finite_outputs(outputs, self.module.state_dict())
         return outputs
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two things compute the same, as far as that can be told.
+
+    Functions are compared by their code and what they refer to, so that a copy from another process
+    is like the original; arrays, networks and other objects by what they hold.
+    """
+    return _alike(one, other, set())
+
+
+def _alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+    if one is other or (id(one), id(other)) in seen:
+        return True
+    if type(one) is not type(other):
+        return False
+    seen.add((id(one), id(other)))
+    if isinstance(one, Tensor | np.ndarray):
+        same_kind = one.dtype == other.dtype and one.shape == other.shape
+        return same_kind and bool((one == other).all())
+    mine, theirs = _parts_of(one), _parts_of(other)
+    if mine is None or theirs is None:
+        return bool(one == other)
+    pairs = zip(mine, theirs, strict=False)
+    return len(mine) == len(theirs) and all(_alike(a, b, seen) for a, b in pairs)
+
+
+def _parts_of(value: Any) -> list[Any] | None:
+    """What a value is made of; None if it is compared as it is."""
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *cells]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, CodeType | type) or not hasattr(value, "__dict__"):
+        return None
+    return [vars(value)]

@@ -201,10 +201,13 @@ class Features(Kernel):
     def __repr__(self) -> str:
         return f"Features({getattr(self.fn, '__name__', self.fn)!s})"
 
+    def values(self, name: str, value: Any) -> Tensor:
+        """Returns what the function makes of samples, unchecked."""
+        return as_tensor("features", self.fn(give_back(super()._samples(name, value), value)))
+
     def _samples(self, name: str, value: Any) -> Tensor:
-        samples = super()._samples(name, value)
-        features = as_tensor("features", self.fn(give_back(samples, value)))
-        require_features(features, len(samples))
+        features = self.values(name, value)
+        require_features(features, len(value))
         return features
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
@@ -214,7 +217,7 @@ class Features(Kernel):
         return A.square().sum(1)
 
 
-def require_features(features: Tensor, n: int) -> None:
+def require_features(features: Tensor, n: int, first_row: int = 0) -> None:
     """Rejects anything but one row of finite features for each of n samples."""
     require_float("features", features, "have the feature map return real numbers")
     if features.ndim != 2 or len(features) != n:
@@ -222,7 +225,7 @@ def require_features(features: Tensor, n: int) -> None:
             f"the feature map returned shape {tuple(features.shape)} for {n} samples; expected "
             f"({n}, number of features)"
         )
-    require_finite("the feature map's result", features)
+    require_finite("the feature map's result", features, first_row)
 
 
 class CallableKernel(Kernel):
@@ -311,7 +314,8 @@ def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
 class PrecomputedKernel(Kernel):
     """A Gram matrix computed in advance; samples are then its row numbers.
 
-    Use it if the matrix is given or expensive, as with scikit-learn's `kernel="precomputed"`.
+    Use it if the matrix is given or expensive, as with scikit-learn's `kernel="precomputed"`. It
+    keeps a copy of the matrix.
 
     Examples:
         >>> import numpy as np
@@ -328,7 +332,7 @@ class PrecomputedKernel(Kernel):
             )
         require_finite("K", gram)
         require_symmetric("K", gram)
-        self.K = gram
+        self.K = gram.clone()
 
     def __repr__(self) -> str:
         return f"PrecomputedKernel({len(self.K)} x {len(self.K)})"

@@ -11,6 +11,7 @@ from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
+from retarget.streaming.turns import in_turn
 from retarget.theory.iterative import FeatureSweep, FirstBlock, Parts, Sweep, check_correction
 from retarget.theory.losses import Loss
 from retarget.theory.offline.aims import as_aim
@@ -113,6 +114,7 @@ class TargetCorrector(Resumable):
         self._waiting: Tensor | None = None
 
     @property
+    @in_turn
     def waiting(self) -> int:
         """Number of samples whose block is not complete yet."""
         return len(self._intake) - len(self._sweep)
@@ -137,6 +139,7 @@ class TargetCorrector(Resumable):
             )
         return super().samples
 
+    @in_turn
     @torch.no_grad()
     def correct(self, X: Any, Y: Any, *, initial: Any = None) -> Any:
         """Adds any number of samples and returns the targets that are ready.
@@ -158,6 +161,7 @@ class TargetCorrector(Resumable):
         self._become(after)
         return targets
 
+    @in_turn
     @torch.no_grad()
     def flush(self) -> Any:
         """Closes the open block before it is full, and returns its targets.
@@ -169,6 +173,7 @@ class TargetCorrector(Resumable):
         self._become(after)
         return targets
 
+    @in_turn
     @torch.no_grad()
     def preview(self) -> tuple[Any, Any]:
         """Returns what `flush` would return now, and the learner's dual coefficients after it.
@@ -196,11 +201,9 @@ class TargetCorrector(Resumable):
         self._intake.release(stop)
         return self._intake.give(torch.cat(corrected))
 
+    @in_turn
     def fork(self) -> Self:
-        """Returns a cheap copy that continues from here.
-
-        Unless `memory` is given, do not use the copy after this one has received more samples.
-        """
+        """Returns an independent copy that continues from here."""
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
         fork._sweep = self._sweep.fork(fork._intake.gram)

@@ -40,6 +40,7 @@ from retarget.state_files import (
     require_shape,
     write_state,
 )
+from retarget.streaming.turns import Turn, in_turn
 from retarget.theory.dual import FeatureRows
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.response import require_lasting_start
@@ -102,7 +103,7 @@ class Intake:
         self.device = samples.device
 
     def fork(self) -> Self:
-        """Returns a copy that continues from here; do not use it after this one continues."""
+        """Returns an independent copy that continues from here."""
         fork = copy.copy(self)
         fork.samples = self.samples.fork()
         return fork
@@ -324,10 +325,20 @@ class BoundedIntake(Intake):
 
 
 class Resumable(ABC):
-    """A streaming object that can be forked, and saved to one safetensors file."""
+    """A streaming object that can be forked, and saved to one safetensors file.
+
+    Several threads may use it: what changes or reads its state is done one after the other.
+    """
 
     OPTIONS: ClassVar[tuple[str, ...]]  # names of the constructor's other arguments
     _intake: Intake
+    _turn: Turn  # shared with forks, which share arrays
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Makes an object with its own lock."""
+        made = super().__new__(cls)
+        made._turn = Turn()
+        return made
 
     @abstractmethod
     def __init__(self, kernel: Any, learner: SGD, **options: Any) -> None: ...
@@ -346,9 +357,9 @@ class Resumable(ABC):
 
     @abstractmethod
     def fork(self) -> Self:
-        """Returns a cheap copy that continues from here.
+        """Returns an independent copy that continues from here.
 
-        It shares the long arrays, so do not use it after this object has received more samples.
+        It shares the long arrays until one of the two receives more samples.
         """
 
     def __len__(self) -> int:
@@ -359,10 +370,12 @@ class Resumable(ABC):
         vars(self).update(vars(after))
 
     @property
+    @in_turn
     def samples(self) -> Any:
         """All samples so far, in stream order: a view, so do not write to it."""
         return self._intake.in_library(self._intake.samples.rows)
 
+    @in_turn
     def save(self, path: str | Path) -> None:
         """Saves the whole state to one file; an older file is replaced only when it is complete.
 

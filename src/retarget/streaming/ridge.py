@@ -1,7 +1,6 @@
 """Ridge regression on a stream, exact after every sample, without keeping the samples."""
 
 import copy
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,13 @@ from torch import Tensor
 
 from retarget.arrays import FLOATS, as_non_negative, as_targets, as_tensor, give_back
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import DEFAULT_MEMORY, as_count, feature_map
-from retarget.samples import count, leaves, library_of, take
+from retarget.kernels.feature_maps import DEFAULT_MEMORY, alike, as_count, feature_map
+from retarget.samples import as_samples, count, leaves, library_of, take
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.intake import require_unchanged
-from retarget.theory.moments import LARGEST_NUMBER, SUMS, Moments, RidgeSolution, sums_of_all
+from retarget.streaming.turns import Turn, in_turn
+from retarget.theory.moments import LARGEST_NUMBER, Moments, RidgeSolution
+from retarget.theory.processes import sums_of_all
 
 # How many numbers of a portion's features are in memory at a time.
 PORTION = {"cpu": 1 << 24}
@@ -33,6 +34,23 @@ class Prepared(NamedTuple):
     parts: list[tuple[Tensor, Tensor]]  # features and starting values, a few samples each
 
 
+class Learned(NamedTuple):
+    """All that changes as a learner learns.
+
+    It is replaced as a whole, so that an interrupt or another thread never finds half of a change.
+    """
+
+    moments: Moments | None = None
+    flat: bool = False  # whether the targets had one axis
+    dtype: torch.dtype | None = None  # of the predictions
+    inputs: int | None = None  # numbers in a sample
+
+    @property
+    def outputs(self) -> int:
+        """Number of targets; 0 before the first sample."""
+        return 0 if self.moments is None else self.moments.outputs
+
+
 class StreamingRidge:
     r"""Ridge regression that learns sample by sample and is exact at all times.
 
@@ -41,14 +59,19 @@ class StreamingRidge:
     $$W = \Big(\gamma I + \sum_i \phi_i \phi_i^\top\Big)^{-1} \sum_i \phi_i y_i^\top,$$
 
     in whatever order and portions the samples came. It keeps sums over the samples, not the
-    samples: two learners are merged by adding their sums, and a sample is forgotten exactly by
-    subtracting its part.
+    samples: two learners are merged by adding their sums, and a sample is forgotten by subtracting
+    its part, as if it had never been learned, up to rounding of the largest sums. (The features of
+    a few samples wait to be added: fewer than 64, or than a quarter of the number of features.)
 
     Use it if an online learner forgets early samples, and you have features on which a linear model
     does well. It gives the same numbers as scikit-learn's `Ridge` on all data at once, and is
-    recursive least squares that can also forget and merge. With m features it keeps $m^2$ float64
-    numbers and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction after learning
-    (about eight times that with `gamma="auto"`).
+    recursive least squares that can also forget and merge. With m features it keeps about $m^2/2$
+    float64 numbers and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction after
+    learning (about eight times that with `gamma="auto"`).
+
+    Several threads may use one learner: they learn one after the other, and each prediction is that
+    of everything learned by some moment. A call that fails or is interrupted (Ctrl-C) changes
+    nothing.
 
     Args:
         features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
@@ -88,14 +111,14 @@ class StreamingRidge:
         self.memory, self.seed = as_count("memory", memory), int(seed)
         self.intercept = bool(intercept)
         self._map = feature_map(features, self.memory, self.seed)
-        self._forget_all()
+        self._turn = Turn()
+        self._become(Learned())
 
-    def _forget_all(self) -> None:
-        self._moments: Moments | None = None
-        self._solution: RidgeSolution | None = None
-        self._flat = False
-        self._dtype: torch.dtype | None = None
-        self._inputs: int | None = None  # numbers in a sample
+    def _become(self, learned: Learned) -> None:
+        """Adopts a change by one assignment."""
+        self._learned = learned
+        # what the newest solution was computed from, and the solution
+        self._solution: tuple[Learned, RidgeSolution] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(gamma={self.gamma!r}, samples={self.samples:,})"
@@ -103,7 +126,8 @@ class StreamingRidge:
     @property
     def samples(self) -> int:
         """Number of samples learned, minus those forgotten."""
-        return 0 if self._moments is None else self._moments.count
+        moments = self._learned.moments
+        return 0 if moments is None else moments.count
 
     @property
     def gamma_(self) -> float:
@@ -112,35 +136,26 @@ class StreamingRidge:
 
     @property
     def nbytes(self) -> int:
-        """Bytes kept for the stream, which do not grow with its length."""
-        if self._moments is None:
-            return 0
-        return sum(getattr(self._moments, name).nbytes for name in SUMS)
+        """Bytes of the sums, which do not grow with the length of the stream."""
+        moments = self._learned.moments
+        return 0 if moments is None else moments.nbytes
 
     def empty(self) -> Self:
         """Returns a learner with the same features and options that has learned nothing.
 
         Use it for a part of the stream, for example in another process: `merge` joins the parts.
         """
-        twin = copy.copy(self)
-        twin._forget_all()
+        twin = self.fork()
+        twin._become(Learned())
         return twin
 
     def fork(self) -> Self:
-        """Returns a copy that continues from here, to try out a few more samples.
-
-        Without an intercept it copies nothing of size m x m: the sums are shared until you call
-        `settle` on the fork, after which this learner must not be used.
-        """
+        """Returns an independent copy that continues from here; it copies no sums."""
         fork = copy.copy(self)
-        fork._moments = None if self._moments is None else self._moments.fork()
+        fork._turn = Turn()
         return fork
 
-    def settle(self) -> None:
-        """Makes this fork the owner of the sums that it shares."""
-        if self._moments is not None:
-            self._moments.settle()
-
+    @in_turn
     def learn(self, X: Any, Y: Any, weights: Any = None) -> Self:
         """Learns any number of samples; a call that fails changes nothing.
 
@@ -149,25 +164,23 @@ class StreamingRidge:
             Y: (n,) or (n, c) real targets; one-hot, for classes.
             weights: How much each sample counts, above 0: (n,) or one number; None for 1.
         """
-        targets = as_targets("Y", Y)
-        portions = self._checked_portions(X, targets, weights)
-        first = next(portions, None)
-        if first is None:
-            return self
-        if self._moments is not None and len(first[0]) == len(targets):
-            self._moments.add(*first)  # that is all, and it is checked: nothing can fail now
-        else:
-            new = self._summed(first, portions)
-            if self._moments is None:
-                self._moments, self._flat = new, np.ndim(Y) == 1
-            else:
-                self._moments.join(new)
-        self._dtype = torch.promote_types(self._dtype or targets.dtype, targets.dtype)
-        self._solution, self._inputs = None, sample_size(X)
+        targets, before = as_targets("Y", Y), self._learned
+        moments = None if before.moments is None else before.moments.copy()
+        for portion in self._checked_portions(X, targets, weights):
+            moments = self._no_sums(portion) if moments is None else moments
+            moments.add(*portion)
+        if moments is not None and len(targets):
+            flat = np.ndim(Y) == 1 if before.moments is None else before.flat
+            dtype = torch.promote_types(before.dtype or targets.dtype, targets.dtype)
+            self._become(Learned(moments, flat, dtype, sample_size(X)))
         return self
 
+    @in_turn
     def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
-        """Forgets samples, as if they had never been learned.
+        """Forgets samples, as if they had never been learned, up to rounding of the largest sums.
+
+        What is left has the rounding errors of the sums before. If they show in the solution, the
+        next prediction issues a `PrecisionWarning` with the number of digits that are left.
 
         Args:
             X: (n, ...) samples that were learned.
@@ -178,39 +191,49 @@ class StreamingRidge:
             InvalidInputError: The samples cannot have been learned (the sums do not reveal every
                 such mistake), or no sample would be left.
         """
-        if self._moments is None:
+        before = self._learned
+        if before.moments is None:
             raise InvalidInputError("nothing has been learned yet; call learn(X, Y) before forget")
-        portions = self._checked_portions(X, as_targets("Y", Y), weights)
-        first = next(portions, None)
-        if first is not None:
-            self._moments = self._moments.without(self._summed(first, portions))
-            self._solution = None
+        sums = None
+        for portion in self._checked_portions(X, as_targets("Y", Y), weights):
+            sums = self._no_sums(portion) if sums is None else sums
+            sums.add(*portion)
+        if sums is not None:
+            self._become(before._replace(moments=before.moments.without(sums)))
         return self
 
+    @in_turn
     def merge(self, other: Self) -> Self:
         """Adds everything that another learner has learned to this one.
 
         Args:
-            other: A learner with the same features; it is not changed.
+            other: A learner with the same features (see `empty`); it is not changed.
         """
         if type(other) is not type(self):
             found, expected = type(other).__name__, type(self).__name__
             raise InvalidInputError(f"other is a {found}; expected a {expected}")
-        both = self._moments is not None and other._moments is not None
-        mine, theirs = self._kind(sized=both), other._kind(sized=both)
+        one, two = self._learned, other._learned
+        both = one.moments is not None and two.moments is not None
+        mine, theirs = self._kind(one, sized=both), other._kind(two, sized=both)
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
-        if other._moments is None:
+        if not alike(self._map.source, other._map.source):
+            raise InvalidInputError(
+                "other has another feature function, or a network with other weights; expected "
+                "the features of this learner: make other with empty()"
+            )
+        if two.moments is None:
             return self
-        if self._moments is None:
-            self._moments = other._moments.copy()
-            self._flat, self._dtype, self._inputs = other._flat, other._dtype, other._inputs
+        if one.moments is None:
+            self._become(two)
         else:
-            self._moments.join(other._moments)
-            self._dtype = torch.promote_types(self._known_dtype(), other._known_dtype())
-        self._solution = None
+            moments = one.moments.copy()
+            moments.join(two.moments)
+            dtype = torch.promote_types(one.dtype or torch.float64, two.dtype or torch.float64)
+            self._become(one._replace(moments=moments, dtype=dtype))
         return self
 
+    @in_turn
     def all_reduce(self, add: Callable[[Tensor], Any]) -> Self:
         """Adds up the learners of several processes: each process then knows everything.
 
@@ -224,12 +247,12 @@ class StreamingRidge:
                 such as `torch.distributed.all_reduce`. Every process calls it five times, in the
                 same order.
         """
-        found = sums_of_all(self._moments, self._flat, self._dtype, self._inputs, add)
+        found = sums_of_all(*self._learned, add)
         if found is not None:
-            self._moments, self._flat, self._dtype, self._inputs = found
-            self._solution = None
+            self._become(Learned(*found))
         return self
 
+    @in_turn
     def discount(self, factor: float) -> Self:
         """Reduces the weight of everything learned so far, for targets that drift.
 
@@ -243,9 +266,11 @@ class StreamingRidge:
         number = as_non_negative("factor", factor)
         if not 0 < number <= 1:
             raise InvalidInputError(f"factor is {factor!r}; expected above 0 and at most 1")
-        if self._moments is not None and number < 1:
-            self._moments.scale(number)
-            self._solution = None
+        before = self._learned
+        if before.moments is not None and number < 1:
+            moments = before.moments.copy()
+            moments.scale(number)
+            self._become(before._replace(moments=moments))
         return self
 
     def prepare(self, X: Any) -> "Prepared":
@@ -254,7 +279,9 @@ class StreamingRidge:
         Use it if features are expensive and you predict the same samples, such as a test set,
         after every portion of a stream. The result keeps all features in memory.
         """
-        return Prepared(library_of(take(X, slice(0, 0))), list(self._portions(X, self._outputs)))
+        learned = self._learned
+        parts = list(self._portions(X, learned, learned.outputs))
+        return Prepared(library_of(take(X, slice(0, 0))), parts)
 
     @torch.no_grad()
     def predict(self, X: Any) -> Any:
@@ -263,8 +290,10 @@ class StreamingRidge:
         Args:
             X: (n, ...) samples, or the result of `prepare`.
         """
-        weights, intercept, _ = self._solved()
-        parts = X.parts if isinstance(X, Prepared) else self._portions(X, self._outputs)
+        learned = self._learned
+        weights, intercept, _ = self._solved(learned)
+        outputs = learned.outputs
+        parts = X.parts if isinstance(X, Prepared) else self._portions(X, learned, outputs)
         like = X.like if isinstance(X, Prepared) else library_of(X)
         if isinstance(X, Prepared):
             _require_fitting(X.parts, weights)
@@ -272,10 +301,10 @@ class StreamingRidge:
             features.to(weights) @ weights + intercept + start.to(weights)
             for features, start in parts
         ]
-        result = torch.cat([weights.new_empty(0, self._outputs), *predicted])
+        result = torch.cat([weights.new_empty(0, outputs), *predicted])
         if isinstance(like, Tensor):
             result = result.to(like.device)
-        return give_back(result[:, 0] if self._flat else result, like, self._dtype)
+        return give_back(result[:, 0] if learned.flat else result, like, learned.dtype)
 
     def save(self, path: str | Path) -> None:
         """Saves the sums to one file; an older file is replaced only when the new one is complete.
@@ -285,18 +314,19 @@ class StreamingRidge:
         write_state(Path(path), *self.to_state())
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns what `save` writes: plain values, and the sums by name (not copies)."""
+        """Returns what `save` writes: plain values, and the sums by name."""
+        moments, flat, dtype, inputs = self._learned
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "features": self._map.description,
             "options": {name: getattr(self, name) for name in self.OPTIONS},
-            "flat": self._flat,
-            "dtype": None if self._dtype is None else str(self._dtype).removeprefix("torch."),
-            "inputs": self._inputs,
+            "flat": flat,
+            "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+            "inputs": inputs,
         }
-        if self._moments is None:
+        if moments is None:
             return values, {}
-        numbers, sums = self._moments.to_state()
+        numbers, sums = moments.to_state()
         return values | numbers, sums
 
     @classmethod
@@ -319,15 +349,19 @@ class StreamingRidge:
         saved, found = values["features"], loaded._map.description
         if saved != found:
             raise InvalidInputError(f"it was saved with the features {saved}, not {found}")
-        loaded._flat = bool(values["flat"])
-        if values["dtype"] is not None:
-            loaded._dtype = getattr(torch, values["dtype"])
-            loaded._moments = Moments.from_state(values, tensors, loaded.intercept)
-            loaded._inputs = None if values["inputs"] is None else int(values["inputs"])
-            if loaded._dtype not in FLOATS:
-                raise InvalidInputError(f"dtype is {loaded._dtype}")
-            if loaded._flat and loaded._outputs > 1:
-                raise InvalidInputError(f"flat is true, but there are {loaded._outputs} outputs")
+        if values["dtype"] is None:
+            return loaded
+        learned = Learned(
+            Moments.from_state(values, tensors, loaded.intercept),
+            bool(values["flat"]),
+            getattr(torch, values["dtype"]),
+            None if values["inputs"] is None else int(values["inputs"]),
+        )
+        if learned.dtype not in FLOATS:
+            raise InvalidInputError(f"dtype is {learned.dtype}")
+        if learned.flat and learned.outputs > 1:
+            raise InvalidInputError(f"flat is true, but there are {learned.outputs} outputs")
+        loaded._become(learned)
         return loaded
 
     def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
@@ -336,10 +370,10 @@ class StreamingRidge:
             raise InvalidInputError(
                 f"X has {count(X)} rows and Y has {len(targets)}; expected the same number of rows"
             )
-        outputs = targets.shape[1]
-        require_unchanged("the number of outputs of Y", outputs, self._outputs or outputs)
+        outputs, learned = targets.shape[1], self._learned
+        require_unchanged("the number of outputs of Y", outputs, learned.outputs or outputs)
         chosen, stop = _as_weights(weights, len(targets)), 0
-        for features, start in self._portions(X, outputs):
+        for features, start in self._portions(X, learned, outputs):
             rows = slice(stop, stop + len(features))
             residual = targets[rows].double()
             residual = residual - start.to(residual)
@@ -348,26 +382,27 @@ class StreamingRidge:
             yield features, residual, None if chosen is None else chosen[rows]
             stop = rows.stop
 
-    def _summed(self, first: Portion, others: Iterator[Portion]) -> Moments:
-        """Returns the sums over these samples alone."""
-        features, targets, _ = first
+    def _no_sums(self, portion: Portion) -> Moments:
+        """Returns empty sums for such samples."""
+        features, targets, _ = portion
         device = torch.device("cpu") if features.device.type == "mps" else features.device
-        sums = Moments(features.shape[1], targets.shape[1], self.intercept, device)
-        for portion in itertools.chain([first], others):
-            sums.add(*portion)
-        return sums
+        return Moments(features.shape[1], targets.shape[1], self.intercept, device)
 
-    def _portions(self, X: Any, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _portions(self, X: Any, learned: Learned, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields features, and starting values (n, c) or (1, c), a few samples at a time."""
         rows, first, width = 1, 0, None  # the first sample shows how many features there are
-        if self._moments is not None:
-            width = self._moments.features
-            rows = _portion_rows(width, self._moments.mean.device)
-        if self._map.any_inputs and self._inputs is not None and count(X):
-            require_unchanged("the number of values in a sample of X", sample_size(X), self._inputs)
+        if learned.moments is not None:
+            width = learned.moments.features
+            rows = _portion_rows(width, learned.moments.mean.device)
+        if count(X):
+            as_samples("X", X)  # checked as a whole, so that an error names the caller's row
+            if self._map.any_inputs and learned.inputs is not None:
+                what = "the number of values in a sample of X"
+                require_unchanged(what, sample_size(X), learned.inputs)
         while first < count(X):
             with torch.no_grad():
-                features, start = self._features_and_start(take(X, slice(first, first + rows)))
+                part = take(X, slice(first, first + rows))
+                features, start = self._features_and_start(part, first)
             require_unchanged(
                 "the number of features of X", features.shape[1], width or features.shape[1]
             )
@@ -377,32 +412,32 @@ class StreamingRidge:
             first, width = first + len(features), features.shape[1]
             rows = _portion_rows(width, features.device)
 
-    def _features_and_start(self, part: Any) -> tuple[Tensor, Tensor | None]:
-        """Returns features (n, m) and starting values (n, c); None if learning starts at zero."""
-        return self._map(part), None
+    def _features_and_start(self, part: Any, first_row: int) -> tuple[Tensor, Tensor | None]:
+        """Returns features (n, m) and starting values (n, c); None if learning starts at zero.
 
-    def _solved(self) -> RidgeSolution:
-        if self._moments is None:
+        Errors count the rows of this part from `first_row`.
+        """
+        return self._map(part, first_row), None
+
+    def _solved(self, learned: Learned | None = None) -> RidgeSolution:
+        learned = self._learned if learned is None else learned
+        if learned.moments is None:
             raise InvalidInputError("nothing has been learned yet; call learn(X, Y) first")
-        if self._solution is None:
-            gamma = self._moments.best_gamma() if self.gamma == "auto" else self.gamma
-            self._solution = self._moments.solve(gamma)
-        return self._solution
+        known = self._solution
+        if known is not None and known[0] is learned:
+            return known[1]
+        gamma = learned.moments.best_gamma() if self.gamma == "auto" else self.gamma
+        solution = learned.moments.solve(gamma)
+        self._solution = learned, solution
+        return solution
 
-    @property
-    def _outputs(self) -> int:
-        return 0 if self._moments is None else self._moments.outputs
-
-    def _known_dtype(self) -> torch.dtype:
-        return self._dtype or torch.float64
-
-    def _kind(self, sized: bool) -> dict[str, Any]:
+    def _kind(self, learned: Learned, sized: bool) -> dict[str, Any]:
         """Returns what must agree to merge two learners; sizes only if both have learned."""
         kind: dict[str, Any] = {"features": self._map.description, "intercept": self.intercept}
-        if sized and self._moments is not None:
-            kind |= {"feature count": self._moments.features, "outputs": self._outputs}
+        if sized and learned.moments is not None:
+            kind |= {"feature count": learned.moments.features, "outputs": learned.outputs}
             if self._map.any_inputs:
-                kind["numbers in a sample"] = self._inputs
+                kind["numbers in a sample"] = learned.inputs
         return kind
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -12,6 +13,7 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.feature_maps import FeatureMap, as_count
+from retarget.kernels.simple import require_features
 from retarget.samples import Samples, outputs_of, require_network
 from retarget.state_files import checksum, part_of
 from retarget.streaming.ridge import StreamingRidge
@@ -28,13 +30,14 @@ class TangentLearner(StreamingRidge):
     where $S$ is a random projection of the parameters to `memory` numbers and $r$ a random
     combination of the outputs. $W$ is always the ridge solution on everything learned, in whatever
     order it came: the offline learner with the network's tangent kernel (Theorem 4.1), without
-    keeping a sample. Samples can be forgotten exactly, and two learners can be merged.
+    keeping a sample. Samples can be forgotten, as if they had never been learned, up to rounding of
+    the largest sums, and two learners can be merged.
 
     Use it to continue from a trained network when later data come in any order. Do not use it if
     the network itself must change, or has too few parameters for rich tangent features. A sample
-    costs one forward and backward pass and `memory`$^2$ multiplications; the learner keeps
-    `memory`$^2$ float64 numbers (134 MB for 4,096). Methods such as SLDA and RanPAC solve the same
-    problem on the features of the last layer only.
+    costs one forward and backward pass and `memory`$^2$ multiplications; the learner keeps about
+    half of `memory`$^2$ float64 numbers (71 MB for 4,096). Methods such as SLDA and RanPAC solve
+    the same problem on the features of the last layer only.
 
     If the network has one output for each target, learning starts from its outputs. Otherwise it is
     used as a feature extractor, and learning starts from zero.
@@ -92,7 +95,7 @@ class TangentLearner(StreamingRidge):
         )
         described = {name: getattr(self, name) for name in self.OPTIONS if name != "gamma"}
         described["weights"] = checksum("", network.state_dict())
-        self._map = FeatureMap(self._tangents, self._kernel, False, described)
+        self._map = FeatureMap(self._tangents, self._kernel, False, described, source=network)
 
     @property
     def module(self) -> nn.Module:
@@ -102,9 +105,10 @@ class TangentLearner(StreamingRidge):
     def _tangents(self, X: Any) -> Tensor:
         return self._features_and_start(X)[0]
 
-    def _features_and_start(self, part: Any) -> tuple[Tensor, Tensor | None]:
+    def _features_and_start(self, part: Any, first_row: int = 0) -> tuple[Tensor, Tensor | None]:
         """Gets both from one pass: learning starts from the network's outputs."""
         features, outputs = self._kernel.features_and_outputs(part)
+        require_features(features, len(outputs), first_row)
         return features, outputs[:, self.combinations :]
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -146,12 +150,15 @@ class _CombinedOutputs(nn.Module):
     def __init__(self, network: nn.Module, count: int, seed: int) -> None:
         super().__init__()
         self.network, self.count, self.seed = network, count, seed
-        self._signs: Tensor | None = None
 
     def forward(self, samples: Samples, /) -> Tensor:  # positional, so that a dict is not unpacked
         outputs = outputs_of(self.network, samples).flatten(1)
         c = outputs.shape[1]
-        if self._signs is None:  # drawn once: torch.func.vmap does not allow random numbers inside
-            random = torch.Generator().manual_seed(self.seed)
-            self._signs = 2 * torch.randint(0, 2, (c, self.count), generator=random) - 1
-        return torch.cat([outputs @ (self._signs / c**0.5).to(outputs), outputs], 1)
+        signs = _signs(c, self.count, self.seed).double() / c**0.5
+        return torch.cat([outputs @ signs.to(outputs), outputs], 1)
+
+
+@lru_cache(maxsize=64)  # torch.func.vmap, which comes later, does not allow random numbers inside
+def _signs(outputs: int, count: int, seed: int) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return 2 * torch.randint(0, 2, (outputs, count), generator=random) - 1

@@ -11,6 +11,7 @@ from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
+from retarget.streaming.turns import in_turn
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
 from retarget.theory.dual import DualLearner, carry_over
@@ -59,6 +60,7 @@ class ShiftTracker(Resumable):
         self._start = GrowingRows()
         self._waiting: Tensor | None = None  # targets of the mini-batch that is not full yet
 
+    @in_turn
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
         """Lets the online learner learn any number of samples.
@@ -77,11 +79,12 @@ class ShiftTracker(Resumable):
         full = len(waiting) - len(waiting) % self.learner.batch_size
         for rows in panels(full, self.learner.batch_size, waiting.device):
             after._learn(waiting[rows])
-        after._waiting = waiting[full:]
+        after._waiting = waiting[full:].clone()  # not a view of the caller's array
         after._watch.warn_once()
         self._become(after)
 
     @property
+    @in_turn
     @torch.no_grad()
     def effective_targets(self) -> Any:
         """The result of `rt.effective_targets` on the stream so far.
@@ -93,6 +96,7 @@ class ShiftTracker(Resumable):
         return self._intake.give(self.gamma * ended._dual.coefficients + values)
 
     @property
+    @in_turn
     @torch.no_grad()
     def coefficients(self) -> Any:
         """The learner's dual coefficients: `rt.online_coefficients` on the stream so far."""
@@ -108,8 +112,9 @@ class ShiftTracker(Resumable):
         ended._learn(self._waiting)
         return ended
 
+    @in_turn
     def fork(self) -> Self:
-        """Returns a copy that continues from here; do not use it after this one is updated."""
+        """Returns an independent copy that continues from here."""
         fork = copy.copy(self)
         fork._intake, fork._dual = self._intake.fork(), self._dual.fork()
         fork._watch = self._watch.fork(fork._intake.gram)
@@ -203,6 +208,7 @@ class CorrectionTracker(Resumable):
         self._offline: GrowingCholesky | LogisticFit | None = None
         self._targets, self._start = GrowingRows(), GrowingRows()
 
+    @in_turn
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
         """Adds any number of samples.
@@ -238,8 +244,9 @@ class CorrectionTracker(Resumable):
                 self._offline = LogisticFit(self.gamma, self._intake.outputs, gram, roomy=True)
         return self._offline
 
+    @in_turn
     def fork(self) -> Self:
-        """Returns a copy that continues from here; do not use it after this one is updated."""
+        """Returns an independent copy that continues from here."""
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
         if self._offline is not None:
@@ -248,6 +255,7 @@ class CorrectionTracker(Resumable):
         return fork
 
     @property
+    @in_turn
     @torch.no_grad()
     def corrected_targets(self) -> Any:
         """The result of `rt.corrected_targets` on the stream so far."""
@@ -258,6 +266,7 @@ class CorrectionTracker(Resumable):
         return self._intake.give(targets)
 
     @property
+    @in_turn
     @torch.no_grad()
     def coefficients(self) -> Any:
         """The offline learner's dual coefficients, which training on the targets ends with."""

@@ -14,13 +14,13 @@ moved when the stream grows, and nearly all of the work is matrix products.
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import panel_rows, panels, require_memory
+from retarget.arrays import Sharers, panel_rows, panels, require_memory
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -112,14 +112,25 @@ def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     return x
 
 
-@dataclass
+@dataclass(eq=False)
 class _Panel:
-    """Consecutive rows of L, perhaps not all in use: a rectangle with a triangle to its right."""
+    """Consecutive rows of L, perhaps not all in use: a rectangle with a triangle to its right.
+
+    Forks share the arrays until one of them would write where another has its own rows.
+    """
 
     start: int
     left_rows: Tensor
     square: Tensor
     used: int = 0
+    sharers: "Sharers[_Panel]" = field(default_factory=Sharers)
+
+    def claim(self) -> None:
+        """Prepares to write behind the rows in use."""
+        shared = (other for other in self.sharers if other.sharers is self.sharers)
+        if any(other.used > self.used for other in shared):
+            self.left_rows, self.square = self.left_rows.clone(), self.square.clone()
+            self.sharers = Sharers()
 
     @property
     def rows(self) -> slice:
@@ -181,6 +192,7 @@ class GrowingCholesky:
         """
         n, m = len(self), len(K_rows)
         panel = self._panel_for(K_rows)
+        panel.claim()
         used = panel.used
         left = panel.left_rows[used : used + m]
         for past in self.panels:
@@ -222,11 +234,12 @@ class GrowingCholesky:
         self._squared_norm = self._squared_norm + grown
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """Returns a factor that continues from here; do not use it after this one grows."""
+        """Returns an independent factor that continues from here."""
         fork = copy.copy(self)
         fork._gram = gram
-        # the fork writes its rows to the shared panels, where this factor's own next rows will go
         fork.panels = [replace(panel) for panel in self.panels]
+        for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):  # the others are full
+            pair[0].sharers.add(*pair)
         return fork
 
     def solve_lower(self, rhs: Tensor) -> Tensor:

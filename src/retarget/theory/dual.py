@@ -202,7 +202,7 @@ class DualLearner:
         return tuple(rows[:, :n] @ share.rows for share in self.shares) if n else ()
 
     def fork(self) -> Self:
-        """Returns a learner that continues from here; do not use it after this one continues."""
+        """Returns an independent learner that continues from here."""
         fork = copy.copy(self)
         # with a memory, the shares of the past change with every step
         fork.shares = tuple(

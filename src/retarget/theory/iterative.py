@@ -131,7 +131,7 @@ class Sweep:
             require_shape("probe", self._watch.probe.coefficients, rows, None)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """Returns a sweep that continues from here; do not use it after this one continues.
+        """Returns an independent sweep that continues from here.
 
         `gram` returns the kernel of a range of the stream that the fork follows.
         """

@@ -8,23 +8,30 @@ Sums do not depend on the order of their terms; adding those of two streams join
 subtracting those of a sample forgets it, and a factor on all of them makes the past count less. The
 ridge can be chosen from them as well, by generalised cross-validation.
 
+A tensor of these sums is never written to: a change makes new ones. So a copy costs nothing, other
+threads may read while one learns, and what is interrupted changes nothing.
+
 With an intercept the sums are kept about the means (Chan, Golub and LeVeque, 1983), so that
 features far from the origin cost no digits. Without one the means are held at zero.
 """
 
 import copy
 import math
-from collections.abc import Callable
-from functools import reduce
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from retarget.arrays import FLOATS
-from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+from retarget.errors import (
+    InvalidInputError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+    warn_caller,
+)
 from retarget.state_files import require_shape
+from retarget.theory.cholesky import expected_digits, inverse_norm
+from retarget.theory.triangle import Triangle
 
 # The ridge is searched among the powers of ten, then between them in steps of sqrt(10).
 STEP = math.sqrt(10)
@@ -40,10 +47,17 @@ LEAST_ERROR = 1e-12
 SAME_SCORE = 1e-3
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
+# Forgetting is reported if it cost a digit, and fewer than this many are left.
+ENOUGH_DIGITS = 4.0
 # The numbers and the sums of a saved state, and the shapes of the sums: m features, c outputs.
-NUMBERS = {"count": int, "weight": float, "squared_weight": float}
+NUMBERS = {
+    "count": int,
+    "weight": float,
+    "squared_weight": float,
+    "peak_scatter": float,
+    "peak_power": float,
+}
 SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
-COLUMNS = 256  # multiplied together on a CPU, so that the upper triangle can be skipped
 TRIANGLE = 512  # columns of a triangle that are solved together
 
 
@@ -63,9 +77,9 @@ class Moments:
         count: Samples learned, less those forgotten.
         weight: Sum of their weights.
         squared_weight: Sum of the squares of their weights.
+        peak_scatter: The largest diagonal entry of a C from which something was subtracted, and
+            `peak_power` the largest s: their rounding stays. 0 if nothing was.
         mean: (m,) mean of the features, and `target_mean` (c,) of the targets; 0 without intercept.
-        scatter: (m, m) C, of which only the lower triangle is read. In a fork: C without its new
-            samples.
         cross: (m, c) B.
         power: (c,) s.
     """
@@ -78,10 +92,10 @@ class Moments:
 
         self.intercept = intercept
         self.count, self.weight, self.squared_weight = 0, 0.0, 0.0
+        self.peak_scatter = self.peak_power = 0.0
         self.mean, self.target_mean = zeros(features), zeros(outputs)
-        self.scatter, self.cross = zeros(features, features), zeros(features, outputs)
-        self.power = zeros(outputs)
-        self._pending: list[Tensor] | None = None  # in a fork: rows not added to C yet
+        self.cross, self.power = zeros(features, outputs), zeros(outputs)
+        self.triangle = Triangle.of_zeros(self.mean)
 
     @property
     def features(self) -> int:
@@ -93,15 +107,22 @@ class Moments:
         """Number of targets."""
         return len(self.target_mean)
 
-    def empty(self) -> "Moments":
-        """Returns empty sums with the same sizes."""
-        return Moments(self.features, self.outputs, self.intercept, self.mean.device)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the sums, without rows that wait to be added."""
+        sums = (self.mean, self.target_mean, self.cross, self.power, *self.triangle.blocks)
+        return sum(each.nbytes for each in sums)
+
+    @property
+    def scatter(self) -> Tensor:
+        """(m, m) C, of which only the lower triangle is filled."""
+        return self.triangle.matrix()
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Adds samples (n, m) with targets (n, c), all finite, and weights (n,) above 0."""
         if not len(features):
             return
-        phi, y = features.to(self.scatter), targets.to(self.scatter)
+        phi, y = features.to(self.mean), targets.to(self.mean)
         w = phi.new_ones(len(phi)) if weights is None else weights.to(phi)
         mean, target_mean = self.mean, self.target_mean
         total = float(w.sum())
@@ -112,12 +133,9 @@ class Moments:
             root = w.sqrt()[:, None]
             phi, y = phi * root, y * root
         self._shift(mean, target_mean, total)
-        if self._pending is None:
-            _add_products(self.scatter, phi)
-        else:
-            self._pending.append(phi)
-        self.cross.addmm_(phi.mT, y)
-        self.power.add_(y.square().sum(0))
+        self.triangle = self.triangle.plus_rows(phi)
+        self.cross = torch.addmm(self.cross, phi.mT, y)
+        self.power = self.power + y.square().sum(0)
         self.count += len(phi)
         self.weight += total
         self.squared_weight += float(w @ w)
@@ -131,21 +149,27 @@ class Moments:
 
     def without(self, other: "Moments") -> "Moments":
         """Returns the sums of the samples that remain after forgetting those of `other`."""
-        left = self.empty()
-        left._add_sums(self, 1.0)
+        left = self.copy()
         left._add_sums(other, -1.0)
         if left.count <= 0 or left.weight <= ROUNDING * self.weight:
             raise InvalidInputError(
                 f"{other.count:,} samples are to be forgotten of {self.count:,} learned; expected "
                 "some to remain: start a new learner instead"
             )
+        left.peak_scatter = max(left.peak_scatter, float(self.triangle.diagonal().max()))
+        left.peak_power = max(left.peak_power, float(self.power.max()))
         mean, target_mean = other.mean.to(self.mean), other.target_mean.to(self.mean)
         left.mean = self._mean_without(self.mean, mean, other.weight)
         left.target_mean = self._mean_without(self.target_mean, target_mean, other.weight)
         if self.intercept:
             gap, target_gap = mean - left.mean, target_mean - left.target_mean
-            left._add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
-        left._require_possible(self)
+            left.add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
+        least = left.weight**2 / left.count  # of a sum of squared weights
+        if left.squared_weight <= (1 - ROUNDING) * least or not left._are_possible():
+            raise InvalidInputError(
+                "samples are to be forgotten that were not learned; pass X and Y (and the weights "
+                "that they have by now) exactly as they were learned"
+            )
         return left
 
     def scale(self, factor: float) -> None:
@@ -155,11 +179,12 @@ class Moments:
                 f"all samples learned so far would count as {self.weight * factor:.3g} samples, "
                 "which is nothing; start a new learner instead"
             )
-        self._own_scatter()
         self.weight *= factor
         self.squared_weight *= factor * factor
-        for each in (self.scatter, self.cross, self.power):
-            each.mul_(factor)
+        self.peak_scatter *= factor
+        self.peak_power *= factor
+        self.triangle = self.triangle.times(factor)
+        self.cross, self.power = self.cross * factor, self.power * factor
 
     def widen(self, outputs: int) -> None:
         """Appends outputs whose target was 0 for every sample so far."""
@@ -168,41 +193,12 @@ class Moments:
             setattr(self, name, pad(getattr(self, name), more))
 
     def copy(self) -> "Moments":
-        """Returns an independent copy."""
-        twin = self.empty()
-        twin.mean, twin.target_mean = self.mean.clone(), self.target_mean.clone()
-        twin._add_sums(self, 1.0)
-        return twin
-
-    def fork(self) -> "Moments":
-        """Returns a cheap copy to add a few samples to and solve: nothing of size m x m is copied.
-
-        It shares C, and keeps the rows of its new samples beside it until `settle` adds them; the
-        original must not be used after that. With an intercept, C changes with every mean, and is
-        copied.
-        """
-        if self.intercept:
-            return self.copy()
-        self._own_scatter()
-        fork = copy.copy(self)
-        fork.cross, fork.power, fork._pending = self.cross.clone(), self.power.clone(), []
-        return fork
-
-    def settle(self) -> None:
-        """Adds a fork's new samples to C, which then belongs to the fork."""
-        for rows in self._pending or ():
-            _add_products(self.scatter, rows)
-        self._pending = None
-
-    def _own_scatter(self) -> None:
-        """Stops sharing C with the sums that this is a fork of."""
-        if self._pending is not None:
-            self.scatter = self.scatter.clone()
-            self.settle()
+        """Returns an independent copy, at no cost."""
+        return copy.copy(self)
 
     def to_state(self) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Returns the state as plain numbers and tensors."""
-        self._own_scatter()
+        self._add_waiting()
         numbers = {name: getattr(self, name) for name in NUMBERS}
         return numbers, {name: getattr(self, name) for name in SUMS}
 
@@ -219,8 +215,10 @@ class Moments:
                 raise InvalidInputError(
                     f"{name} is not float64 or not finite; expected finite float64 numbers"
                 )
-            # a copy has the usual alignment, on which the last digits of products depend
-            setattr(held, name, tensor.clone())
+            if name == "scatter":
+                held.triangle = Triangle.of_matrix(tensor)
+            else:  # a copy has the usual alignment, on which the last digits of products depend
+                setattr(held, name, tensor.clone())
         for name, kind in NUMBERS.items():
             setattr(held, name, kind(numbers[name]))
         weights, most = (held.weight, held.squared_weight), LARGEST_NUMBER * max(held.count, 0)
@@ -230,14 +228,24 @@ class Moments:
                 "expected at least 1 sample, and positive weights of at most "
                 f"{LARGEST_NUMBER:g} each"
             )
+        peaks = held.peak_scatter, held.peak_power
+        if not all(0 <= each < math.inf for each in peaks):
+            raise InvalidInputError(
+                f"peak_scatter is {peaks[0]} and peak_power is {peaks[1]}; expected finite numbers"
+            )
+        if not held._are_possible():
+            raise InvalidInputError(
+                "scatter, cross and power are not sums over the same samples: no samples have them"
+            )
         return held
 
     def solve(self, gamma: float) -> RidgeSolution:
         """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small."""
         factor = self._factor(gamma)
         if factor is None:
-            most = float(self._diagonal().max())
-            least, size = LEAST_RIDGE * max(most, 1e-300), math.sqrt(most / self.weight)
+            most = self._largest()
+            least = LEAST_RIDGE * max(most, self.peak_scatter, 1e-300)
+            size = math.sqrt(most / self.weight)
             large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
             large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
             raise NotPositiveDefiniteError(
@@ -248,6 +256,7 @@ class Moments:
                 jitter=1e3 * least,
             )
         weights = torch.cholesky_solve(self.cross, factor)
+        self._warn_of_rounding(factor, weights)
         return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
 
     def cross_validation(self, gamma: float) -> float:
@@ -266,10 +275,11 @@ class Moments:
         The search goes downhill from the mean of the diagonal of C, on a fixed grid, so the result
         depends on the sums alone. It costs about eight factorisations.
         """
-        diagonal = self._diagonal()
+        diagonal = self.triangle.diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
         if not mean > 0:
             return 1.0  # all features are zero, or there is only one sample: any ridge will do
+        most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
         lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
         start = max(2 * round(math.log10(mean)), lowest)
         best, scores = start, {start: self.cross_validation(STEP**start)}
@@ -292,6 +302,7 @@ class Moments:
                     if scores[following] < wanted:
                         best, passed = following, -1
                     following, passed = following + direction, passed + 1
+        self._warn_of_choice(STEP**best, at_the_limit=best == lowest)
         return STEP**best
 
     def _residual(self, gamma: float) -> tuple[Tensor | None, float]:
@@ -303,7 +314,8 @@ class Moments:
         # RSS = s - 2 <B, W> + <W, C W>, and C W = B - gamma W
         products = (self.cross * weights).sum() + gamma * weights.square().sum()
         power = float(self.power.sum())
-        return factor, max(power - float(products), LEAST_ERROR * power) / self.weight
+        known = LEAST_ERROR * max(power, self.peak_power)
+        return factor, max(power - float(products), known) / self.weight
 
     def _score(self, gamma: float, factor: Tensor, error: float) -> float:
         """The cross-validation score, from the results of `_residual`."""
@@ -314,9 +326,8 @@ class Moments:
 
     def _factor(self, gamma: float) -> Tensor | None:
         """The Cholesky factor of C + gamma I; None if that is not positive definite."""
-        matrix = self.scatter.clone()
-        for rows in self._pending or ():
-            _add_products(matrix, rows)
+        self._add_waiting()
+        matrix = self.scatter
         matrix.diagonal().add_(gamma)
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info.item() or not bool(factor.diagonal().isfinite().all()):
@@ -325,31 +336,66 @@ class Moments:
         result: Tensor = factor
         return result if smallest > LEAST_RIDGE * float(matrix.diagonal().max()) else None
 
-    def _diagonal(self) -> Tensor:
-        """(m,) the diagonal of C."""
-        diagonal = self.scatter.diagonal()
-        for rows in self._pending or ():
-            diagonal = diagonal + rows.square().sum(0)
-        return diagonal
+    def _largest(self) -> float:
+        """The largest entry of C, which is on its diagonal."""
+        return float(self.triangle.diagonal().max())
 
-    def _require_possible(self, before: "Moments") -> None:
-        """Rejects sums that no samples can have; `before` holds the sums before a subtraction.
+    def _add_waiting(self) -> None:
+        """Adds rows that wait; the sums stay the same, so that others may read them meanwhile."""
+        self.triangle = self.triangle.added()
 
-        C completed by y must be positive semi-definite, and so must the sums of 1 and w.
+    def _warn_of_rounding(self, factor: Tensor, weights: Tensor) -> None:
+        """Warns if rounding of the sums before a subtraction shows in the solution.
+
+        An error D of C and d of B changes W by (C + gamma I)^-1 (d - D W), and no entry of B is
+        larger than the root of those of C and s.
         """
-        slack = ROUNDING * float(before.scatter.diagonal().max())
-        factor = self._factor(slack) if slack > 0 else None
-        possible = slack == 0 or factor is not None
-        if factor is not None:
-            explained = (self.cross * torch.cholesky_solve(self.cross, factor)).sum(0)
-            possible = bool((explained <= self.power + ROUNDING * before.power).all())
-        least = self.weight**2 / self.count  # of a sum of squared weights
-        possible = possible and self.squared_weight > (1 - ROUNDING) * least
-        if not possible or bool((self.power < -ROUNDING * before.power).any()):
-            raise InvalidInputError(
-                "samples are to be forgotten that were not learned; pass X and Y (and the weights "
-                "that they have by now) exactly as they were learned"
+        if not self.peak_scatter:
+            return
+        largest, power = self._largest(), float(self.power.max())
+        size = float(weights.abs().max()) or 1.0
+
+        def reach(scatter: float, power: float) -> float:
+            return scatter + math.sqrt(scatter * max(power, 0.0)) / size
+
+        now, then = reach(largest, power), reach(self.peak_scatter, self.peak_power)
+        if then <= 10 * now:
+            return
+        inverse = float(inverse_norm(lambda rhs: torch.cholesky_solve(rhs, factor), factor))
+        digits = expected_digits(then * inverse, torch.float64)
+        if digits < ENOUGH_DIGITS:
+            left = f"{max(digits, 0.0):.1f}"
+            _warn_of_forgetting(f"expect {left} correct digits of the solution; use a larger gamma")
+
+    def _warn_of_choice(self, gamma: float, at_the_limit: bool) -> None:
+        """Warns if rounding of the sums before a subtraction decided which ridge is the best."""
+        lost = self.peak_scatter / self._largest()
+        spoiled = self.peak_power / max(float(self.power.sum()), 1e-300)
+        told = spoiled > 10 and self._residual(gamma)[1] * self.weight <= (
+            LEAST_ERROR * self.peak_power
+        )
+        if told or (at_the_limit and lost > 10):
+            digits = max(expected_digits(max(lost, spoiled), torch.float64), 0.0)
+            _warn_of_forgetting(
+                f"the sums have {digits:.1f} correct digits, too few to choose gamma; give it"
             )
+
+    def _are_possible(self) -> bool:
+        """Whether samples can have these sums: C completed by y is positive semi-definite."""
+        largest = max(self._largest(), self.peak_scatter)
+        slack, power = ROUNDING * largest, self.power.clamp(min=self.peak_power)
+        if bool((self.power < -ROUNDING * power).any()):
+            return False
+        if slack == 0:  # all features are zero
+            return not bool(self.cross.any())
+        factor = self._factor(slack)
+        if factor is None:
+            return False
+        weights = torch.cholesky_solve(self.cross, factor)
+        explained = (self.cross * weights).sum(0)
+        # what rounding of C may change it by
+        noise = ROUNDING * power + 1e-12 * largest * weights.square().sum(0)
+        return bool((explained <= self.power + noise).all())
 
     def _shift(self, mean: Tensor, target_mean: Tensor, weight: float) -> None:
         """Moves the means to include samples of this weight, which are summed about their own."""
@@ -358,27 +404,40 @@ class Moments:
         gap = mean.to(self.mean) - self.mean
         target_gap = target_mean.to(self.mean) - self.target_mean
         share = weight / (self.weight + weight)
-        self._add_gap(gap, target_gap, self.weight * share)
+        self.add_gap(gap, target_gap, self.weight * share)
         self.mean = self.mean + share * gap
         self.target_mean = self.target_mean + share * target_gap
 
-    def _add_gap(self, gap: Tensor, target_gap: Tensor, factor: float) -> None:
-        self.scatter.addr_(gap, gap, alpha=factor)
-        self.cross.addr_(gap, target_gap, alpha=factor)
-        self.power.add_(target_gap.square(), alpha=factor)
+    def add_gap(self, gap: Tensor, target_gap: Tensor, factor: float) -> None:
+        """Adds one sample more: the gap between means, which counts as much as this factor."""
+        if factor >= 0:
+            self.triangle = self.triangle.plus_rows(math.sqrt(factor) * gap[None])
+        else:
+            self.triangle = self.triangle.plus_product(gap, factor)
+        self.cross = torch.addr(self.cross, gap, target_gap, alpha=factor)
+        self.power = torch.add(self.power, target_gap.square(), alpha=factor)
 
     def _mean_without(self, mean: Tensor, other: Tensor, weight: float) -> Tensor:
         return (self.weight * mean - weight * other) / (self.weight - weight)
 
-    def _add_sums(self, other: Self | "Moments", sign: float) -> None:
-        self._own_scatter()
-        other._own_scatter()
+    def _add_sums(self, other: "Moments", sign: float) -> None:
         self.count += int(sign) * other.count
         self.weight += sign * other.weight
         self.squared_weight += sign * other.squared_weight
-        self.scatter.add_(other.scatter.to(self.scatter), alpha=sign)
-        self.cross.add_(other.cross.to(self.cross), alpha=sign)
-        self.power.add_(other.power.to(self.power), alpha=sign)
+        self.peak_scatter = max(self.peak_scatter, other.peak_scatter)
+        self.peak_power = max(self.peak_power, other.peak_power)
+        self.triangle = self.triangle.plus(other.triangle, sign)
+        self.cross = torch.add(self.cross, other.cross.to(self.cross), alpha=sign)
+        self.power = torch.add(self.power, other.power.to(self.power), alpha=sign)
+
+
+def _warn_of_forgetting(what: str) -> None:
+    warn_caller(
+        "samples were forgotten that were much larger, or many more, than those that are left, and "
+        f"the rounding errors of the former sums stay: {what}, or learn what is left in a new "
+        "learner",
+        PrecisionWarning,
+    )
 
 
 def _trace_of_inverse(factor: Tensor) -> float:
@@ -391,78 +450,3 @@ def _trace_of_inverse(factor: Tensor) -> float:
         solved = torch.linalg.solve_triangular(rest, columns, upper=False)
         total += float(solved.square().sum())
     return total
-
-
-def _add_products(scatter: Tensor, phi: Tensor) -> None:
-    """Adds phi^T phi to the lower triangle; on a CPU the upper one is left out, by blocks."""
-    columns = COLUMNS if scatter.device.type == "cpu" else len(scatter)
-    for start in range(0, len(scatter), columns):
-        block = slice(start, start + columns)
-        scatter[block, : start + columns].addmm_(phi[:, block].mT, phi[:, : start + columns])
-
-
-# What every process shares first, besides its type: whether it has learned anything, has an
-# intercept, has flat targets; then numbers that must be the same, and their squares.
-HEADER = 9
-
-
-def sums_of_all(
-    held: Moments | None,
-    flat: bool,
-    dtype: torch.dtype | None,
-    inputs: int | None,
-    add: Callable[[Tensor], Any],
-) -> tuple[Moments, bool, torch.dtype, int] | None:
-    """Adds up what all processes have learned; None if no process has learned anything.
-
-    The processes find their common means first, and move their sums there before these are added,
-    so that features far from the origin cost no digits here either.
-
-    Args:
-        held: The sums of this process; None if it has learned nothing.
-        flat: Whether its targets had one axis.
-        dtype: The type of its predictions.
-        inputs: How many numbers each of its samples has.
-        add: Replaces a tensor, in place, by its sum over the processes.
-    """
-    device = torch.device("cpu") if held is None else held.mean.device
-    own: list[float] = [0.0] * (HEADER + len(FLOATS))
-    if held is not None and dtype is not None:
-        sizes = [held.features, held.outputs, inputs or 0]
-        types = [dtype == each for each in FLOATS]
-        own = [1, held.intercept, flat, *sizes, *(size**2 for size in sizes), *types]
-    header = torch.tensor(own, dtype=torch.float64, device=device)
-    add(header)
-    n, intercepts, flats, *told = (round(each) for each in header.tolist())
-    sums, squares, types = told[:3], told[3:6], told[6:]
-    if not n:
-        return None
-    # numbers are the same if and only if the square of their sum is n times the sum of squares
-    alike = all(one**2 == n * other for one, other in zip(sums, squares, strict=True))
-    m, c, size = (total / n for total in sums)
-    if not alike or intercepts not in (0, n):
-        raise InvalidInputError(
-            f"the {n} learners have on average {m:g} features, {c:g} outputs and {size:g} numbers "
-            f"in a sample, and {intercepts} have an intercept; expected the same in every process"
-        )
-    total = Moments(int(m), int(c), intercepts > 0, device)
-    _fill(total, total if held is None else held, add)
-    found = [each for each, count in zip(FLOATS, types, strict=True) if count]
-    return total, flats == n, reduce(torch.promote_types, found), int(size)
-
-
-def _fill(total: Moments, held: Moments, add: Callable[[Tensor], Any]) -> None:
-    """Adds up the sums of all processes about their common means."""
-    weight = held.weight
-    own = [held.mean.new_tensor([held.count, weight, held.squared_weight])]
-    first = torch.cat([*own, weight * held.mean, weight * held.target_mean])
-    add(first)
-    numbers, means = first[:3].tolist(), first[3:] / first[1]
-    if held.intercept:
-        total.mean, total.target_mean = means[: held.features], means[held.features :]
-    sums = held.copy()
-    sums._add_gap(held.mean - total.mean, held.target_mean - total.target_mean, weight)
-    for tensor in (sums.scatter, sums.cross, sums.power):
-        add(tensor)
-    total.scatter, total.cross, total.power = sums.scatter, sums.cross, sums.power
-    total.count, total.weight, total.squared_weight = round(numbers[0]), *numbers[1:]

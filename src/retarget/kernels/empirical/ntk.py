@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from retarget.arrays import (
     ArrayT,
     free_memory,
-    full_precision,
     give_back,
     panels,
     require_memory,
@@ -31,6 +30,7 @@ from retarget.kernels.empirical.plan import (
     sketched,
     with_split_products,
 )
+from retarget.kernels.empirical.private import undisturbed
 from retarget.kernels.empirical.recording import Network
 from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, tensor_cores
 from retarget.kernels.simple import Kernel, mirror_lower
@@ -46,6 +46,7 @@ from retarget.samples import (
     take,
     with_type_of,
 )
+from retarget.settings import full_precision
 
 # Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
 # no more, to stay in the caches. On two cores 2^26 to 2^28 are equally fast, 2^24 is slower.
@@ -194,6 +195,9 @@ class EmpiricalNTK(Kernel):
 
     over the network's c outputs. The parameters are read at each call, so the kernel follows
     training. The module is not changed: no gradient and no hook is left in it, no buffer modified.
+    Several threads may use one kernel, and use or train the module, as long as none changes its
+    weights during a call. (A module whose `forward` reaches its parameters by other ways than the
+    attributes of modules, or that has layers of Keras, must not be used by others during a call.)
 
     Samples are an array (n, ...), or a (nested) dict or tuple of several arrays that share n, such
     as token ids and a mask. A dict is passed to the module as keywords and a tuple as arguments if
@@ -418,19 +422,21 @@ class EmpiricalNTK(Kernel):
     ) -> ResultT:
         """Runs `compute` on a new `Assembly` for this many rows and columns of samples."""
 
-        def run(packed: bool) -> ResultT:
-            plan = self._plan(samples, reuse, packed)
-            return compute(Assembly(plan, rows, columns, self.memory, self.progress))
+        def run(private: bool, packed: bool = True) -> ResultT:
+            try:
+                plan = self._plan(samples, reuse, packed, private)
+                return compute(Assembly(plan, rows, columns, self.memory, self.progress))
+            except MoreLivePositionsError:  # than in the samples that it was tried on
+                return run(private, packed=False)
 
         with full_precision(self._like().device):
-            try:
-                return run(packed=True)
-            except MoreLivePositionsError:  # than in the samples that it was tried on
-                return run(packed=False)
+            return undisturbed(self.module, run)
 
-    def _plan(self, samples: Samples, reuse: float, packed: bool = True) -> Plan:
+    def _plan(
+        self, samples: Samples, reuse: float, packed: bool = True, private: bool = True
+    ) -> Plan:
         """What to compute, if each sample's factors serve `reuse` pairs of samples."""
-        network = Network.from_module(self.module, self._parameters(), self.factors())
+        network = Network.from_module(self.module, self._parameters(), self.factors(), private)
         like, dtype = self._like(), self._dtype()
         plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed)
         if self.sketch is not None:

@@ -3,7 +3,7 @@
 The forward pass notes how each parameter is used, the backward pass the outputs' gradients by each
 layer's results. Uses are noted at the level of functions (`linear`, `embedding`), not of layers, so
 that functional use, subclasses and tied weights are all covered. The module is not changed: no
-hook is registered, and it runs on stand-ins for its parameters and buffers.
+hook is registered, and a private copy runs on stand-ins for its parameters and buffers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from retarget.kernels.empirical.private import NotPrivateError, is_keras, private_copy
 from retarget.kernels.empirical.uses import RULES, Layer, Use, names_of
 from retarget.samples import Samples, count, leaves, outputs_of, unfit_outputs
 
@@ -33,6 +34,7 @@ class Recording(TorchFunctionMode):
         samples: The network's input.
         widen: Whether embeddings of tokens that do not come from the samples (mostly positions)
             are looked up for each sample separately, so that samples have their own gradients.
+        originals: The `id` of each parameter that must not be used, as it has a stand-in.
 
     Attributes:
         outputs: (n, c).
@@ -43,8 +45,15 @@ class Recording(TorchFunctionMode):
 
     outputs: Tensor
 
-    def __init__(self, parameters: dict[str, Tensor], samples: Samples, widen: bool) -> None:
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        samples: Samples,
+        widen: bool,
+        originals: frozenset[int] = frozenset(),
+    ) -> None:
         super().__init__()
+        self._originals = originals
         self._names = {id(value): name for name, value in parameters.items()}
         self._count, self._widen = count(samples), widen
         # integer tensors from the samples, kept alive so that their ids stay unique
@@ -59,6 +68,9 @@ class Recording(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is nn.functional.embedding and self._widen:
             args, kwargs = self._widened(*args, **kwargs)
+        used = [id(leaf) for leaf in _tensors([*args, *kwargs.values()])]
+        if not self._originals.isdisjoint(used):
+            raise NotPrivateError
         result = func(*args, **kwargs)
         if func in RULES and isinstance(result, Tensor) and result.requires_grad:
             call = RULES[func](*args, **kwargs)
@@ -69,7 +81,6 @@ class Recording(TorchFunctionMode):
                 return result
         found = _tensors([result])
         if found:
-            used = [id(leaf) for leaf in _tensors([*args, *kwargs.values()])]
             self.elsewhere.update(self._names[leaf] for leaf in used if leaf in self._names)
             if any(leaf in self._given for leaf in used):
                 self._given |= {id(leaf): leaf for leaf in found if not leaf.is_floating_point()}
@@ -108,6 +119,8 @@ class Network:
         buffers: The module's own buffers; a pass writes to copies of them.
         roots: The square roots of a diagonal preconditioner's factors, by parameter name: for all
             of `parameters`, or for none.
+        originals: The `id` of each parameter of the module that `module` is a private copy of;
+            empty if it is the module itself.
     """
 
     module: nn.Module
@@ -115,18 +128,31 @@ class Network:
     others: dict[str, Tensor]
     buffers: dict[str, Tensor]
     roots: dict[str, Tensor]
+    originals: frozenset[int] = frozenset()
 
     @classmethod
     def from_module(
-        cls, module: nn.Module, wanted: Iterable[str], factors: Mapping[str, Tensor] | None = None
+        cls,
+        module: nn.Module,
+        wanted: Iterable[str],
+        factors: Mapping[str, Tensor] | None = None,
+        private: bool = False,
     ) -> "Network":
-        """Wraps a module with the parameters to differentiate by and a preconditioner's factors."""
+        """Wraps a module with the parameters to differentiate by and a preconditioner's factors.
+
+        With `private`, it is copied first, so that other threads may use it meanwhile.
+        """
         wanted = set(wanted)
         others = {name: value.detach() for name, value in module.named_parameters()}
         parameters = {n: others.pop(n).requires_grad_() for n in list(others) if n in wanted}
         buffers = {name: value.detach() for name, value in module.named_buffers()}
         roots = {name: factor.sqrt() for name, factor in (factors or {}).items()}
-        return cls(module, parameters, others, buffers, roots)
+        if not private:
+            return cls(module, parameters, others, buffers, roots)
+        stand_ins = parameters | others
+        instead = {id(value): stand_ins[name] for name, value in module.named_parameters()}
+        twin, originals = private_copy(module, instead), frozenset(instead)
+        return cls(twin, parameters, others, buffers, roots, originals)
 
     @property
     def like(self) -> Tensor:
@@ -135,7 +161,7 @@ class Network:
 
     def record(self, samples: Samples, widen: bool) -> Recording:
         """Runs one forward pass, with a graph."""
-        recording = Recording(self.parameters, samples, widen)
+        recording = Recording(self.parameters, samples, widen, self.originals)
         with torch.enable_grad(), recording:
             recording.outputs = self(samples)
         return recording
@@ -157,11 +183,7 @@ def _keras_variables(module: nn.Module, state: dict[str, Tensor]) -> AbstractCon
     They read their variables, not the torch parameters that these have registered, so that
     `functional_call` does not reach them.
     """
-    layers: list[Any] = [
-        each
-        for each in module.modules()
-        if any(base.__module__.partition(".")[0] == "keras" for base in type(each).__mro__)
-    ]
+    layers: list[Any] = [each for each in module.modules() if is_keras(each)]
     if not layers:
         return nullcontext()
     import keras  # installed, because these are its layers

@@ -124,7 +124,7 @@ class OfflineLearner(ABC):
         return self._warned
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """Returns a learner that continues from here; do not use it after this one continues."""
+        """Returns an independent learner that continues from here."""
         return copy.copy(self)  # enough if learning creates new arrays
 
     @abstractmethod

@@ -1,0 +1,98 @@
+"""A module's structure as a private copy, in which its parameters can be replaced.
+
+`torch.func.functional_call` replaces the parameters inside the module itself for as long as it
+runs. Another thread that uses the module meanwhile, to predict or to train, would find the
+replacements. So they go into a copy, which shares everything but modules and what leads to them.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from types import MethodType
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, jit, nn
+
+ResultT = TypeVar("ResultT")
+
+# Modules by whether their copies are private. Those that are not, or are not known yet, are used by
+# one thread at a time.
+_known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_in_place = threading.RLock()
+
+
+class NotPrivateError(Exception):
+    """A copy of a module that still computes with the parameters of the original."""
+
+
+def undisturbed(module: nn.Module, run: Callable[[bool], ResultT]) -> ResultT:
+    """Calls `run(private=True)`, which copies the module; if the copy is not private, `run(False)`.
+
+    Copies of some modules still reach the original, for example by a function that is stored in
+    them. Such a module is used itself, as long as no other thread of ours does.
+    """
+    if _known.get(module):
+        try:
+            return run(True)
+        except NotPrivateError:  # it has changed
+            _known[module] = False
+    with _in_place:
+        if _known.get(module, can_be_copied(module)):
+            try:
+                result = run(True)
+            except NotPrivateError:
+                _known[module] = False
+            else:
+                _known[module] = True
+                return result
+        return run(False)
+
+
+def can_be_copied(module: nn.Module) -> bool:
+    """Whether the structure consists of Python objects, unlike that of Keras and TorchScript."""
+    return not any(
+        isinstance(each, jit.ScriptModule) or is_keras(each) for each in module.modules()
+    )
+
+
+def is_keras(layer: nn.Module) -> bool:
+    """Whether this is a layer of Keras 3, on its torch backend."""
+    return any(base.__module__.partition(".")[0] == "keras" for base in type(layer).__mro__)
+
+
+def private_copy(module: nn.Module, instead: dict[int, Tensor]) -> nn.Module:
+    """Copies modules and the containers, methods and partial functions that hold them.
+
+    Args:
+        module: The module, which is not changed.
+        instead: Tensors to use in the copy, by the `id` of those that they replace.
+    """
+    copied: nn.Module = _copied(module, dict(instead))
+    return copied
+
+
+def _copied(value: Any, made: dict[int, Any]) -> Any:
+    if id(value) in made:
+        return made[id(value)]
+    result: Any = value
+    if isinstance(value, nn.Module):
+        result = made[id(value)] = object.__new__(type(value))
+        vars(result).update(_copied_values(vars(value), made))
+    elif type(value) in (dict, OrderedDict):
+        result = made[id(value)] = type(value)()
+        result.update(_copied_values(value, made))
+    elif type(value) in (list, tuple, set):
+        result = made[id(value)] = type(value)(_copied(each, made) for each in value)
+    elif isinstance(value, MethodType):
+        result = MethodType(value.__func__, _copied(value.__self__, made))
+    elif type(value) is partial:
+        arguments = [_copied(each, made) for each in value.args]
+        keywords = _copied_values(value.keywords, made)
+        result = partial(_copied(value.func, made), *arguments, **keywords)
+    return result
+
+
+def _copied_values(values: dict[Any, Any], made: dict[int, Any]) -> dict[Any, Any]:
+    return {key: _copied(each, made) for key, each in values.items()}

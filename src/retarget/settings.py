@@ -1,0 +1,97 @@
+"""Settings of the whole process, for as long as some computation lasts."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
+LOOKS = 10
+
+
+class SharedSetting:
+    """A setting of the whole process: the first thread makes it, and the last one undoes it."""
+
+    def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._setting, self._made = setting, ExitStack()
+        self._lock, self._users = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._made.enter_context(self._setting())
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._made.close()
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    chosen = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(chosen)
+
+
+def _full_convolutions() -> AbstractContextManager[Any]:
+    backend = torch.backends.cudnn
+    settings: AbstractContextManager[Any] = backend.flags(
+        enabled=backend.enabled,
+        benchmark=backend.benchmark,
+        deterministic=backend.deterministic,
+        allow_tf32=False,
+    )
+    return settings
+
+
+_products, _convolutions = SharedSetting(_full_products), SharedSetting(_full_convolutions)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Switches off TF32, which keeps three digits and is torch's default for convolutions."""
+    with _products, _convolutions if device.type == "cuda" else nullcontext():
+        yield
+
+
+@contextmanager
+def considerate_threads() -> Iterator[None]:
+    """Uses one thread if the CPU is busy with other work, and all threads otherwise.
+
+    OpenMP's threads wait for each other by spinning: if other processes share the cores, most of
+    the time is spent waiting, and one thread alone is several times faster.
+    """
+    threads = torch.get_num_threads()
+    if threads > 1 and _other_work() >= BUSY * (os.cpu_count() or 1):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _other_work() -> float:
+    """Average number of threads of other processes that run or wait for a core at this moment.
+
+    Not the load average, which may still count our own work of a minute ago.
+    """
+    seen = []
+    for _ in range(LOOKS):
+        try:
+            running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+        except (OSError, IndexError):  # not Linux
+            return 0.0
+        seen.append(int(running) - 1)
+        time.sleep(0.01)
+    return sum(seen) / LOOKS

@@ -1,0 +1,175 @@
+"""Ctrl-C, or memory that runs out, at any moment: a call is complete, or changes nothing.
+
+The signals are real: a timer of the system interrupts the call at random moments.
+"""
+
+import contextlib
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import retarget as rt
+from support.streaming_objects import correction, corrector, feed, shift
+
+INTERRUPTS = 20
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer sends signals")
+
+
+def made(n=60, m=300, c=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, m)), rng.normal(size=(n, c))
+
+
+class Timer:
+    """Interrupts the main thread, as Ctrl-C does, but only while it is armed."""
+
+    def __init__(self):
+        self.armed = False
+
+    def ring(self, *_):
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+    def interrupts(self, action, delay):
+        """Whether the action was interrupted after this many seconds."""
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        try:
+            self.armed = True
+            action()
+            self.armed = False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            self.armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return False
+
+
+@pytest.fixture(autouse=True)
+def with_gradients():
+    yield
+    torch.set_grad_enabled(True)  # an interrupt within torch.no_grad itself may leave them off
+
+
+@pytest.fixture
+def timer():
+    made = Timer()
+    before = signal.signal(signal.SIGALRM, made.ring)
+    yield made
+    signal.signal(signal.SIGALRM, before)
+
+
+def contents(thing):
+    """All that a learner knows, bit by bit."""
+    if isinstance(thing, rt.StreamingRidgeRegressor | rt.StreamingRidgeClassifier):
+        rest = {k: v for k, v in vars(thing).items() if k not in ("learner_", "_turn")}
+        return str(rest), *contents(thing.learner_)
+    if isinstance(thing, rt.OnlineKernelRegressor):
+        known = thing.X_fit_, thing.dual_coef_, thing.targets_, thing._tracker.samples
+        return tuple(each.tobytes() for each in known)
+    if isinstance(thing, rt.StreamingRidge):
+        values, tensors = thing.to_state()
+        return str(values), *(each.numpy().tobytes() for each in tensors.values())
+    fork = thing.fork()
+    feed(fork, *made(5, seed=7))
+    ends = [fork.preview()[0]] if isinstance(fork, rt.TargetCorrector) else [fork.coefficients]
+    return len(thing), *(np.asarray(each).tobytes() for each in ends)
+
+
+X, Y = made()
+MORE = made(70, seed=1)
+LABELS = np.arange(len(X)) % 3
+SGD = rt.SGD(lr=1e-4, batch_size=2)
+
+
+def ridge():
+    learner = rt.StreamingRidge(rt.Linear(), 0.5, intercept=True)
+    return learner.learn(X, Y).learn(*MORE)
+
+
+CALLS = {
+    "learn": (ridge, lambda each: each.learn(*made(80, seed=3))),
+    "learn one": (ridge, lambda each: each.learn(*made(1, seed=3))),
+    "forget": (ridge, lambda each: each.forget(*MORE)),
+    "merge": (ridge, lambda each: each.merge(ridge())),
+    "discount": (ridge, lambda each: each.discount(0.7)),
+    "regressor": (
+        lambda: rt.StreamingRidgeRegressor(0.5).fit(X, Y),
+        lambda each: each.partial_fit(*MORE, sample_weight=np.full(70, 0.5)),
+    ),
+    "classifier": (
+        lambda: rt.StreamingRidgeClassifier(0.5).fit(X, LABELS),
+        lambda each: each.partial_fit(MORE[0], np.arange(70) % 5),
+    ),
+    "online": (
+        lambda: rt.OnlineKernelRegressor(width=9.0).fit(X, Y),
+        lambda each: each.partial_fit(*MORE),
+    ),
+    "shift": (lambda: fed(shift(rt.RBF(9.0), SGD)), lambda each: each.update(*MORE)),
+    "correction": (lambda: fed(correction(rt.RBF(9.0), SGD)), lambda each: each.update(*MORE)),
+    "corrector": (lambda: fed(corrector(rt.RBF(9.0), SGD)), lambda each: each.correct(*MORE)),
+}
+
+
+def fed(thing):
+    feed(thing, X, Y)
+    return thing
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupted_call_is_complete_or_changes_nothing(name, timer):
+    make, call = CALLS[name]
+    thing, rng = make(), np.random.default_rng(5)
+    before = contents(thing)
+    started = time.perf_counter()
+    call(thing)
+    took, after = time.perf_counter() - started, contents(thing)
+    assert before != after
+    interrupted = 0
+    for _ in range(4 * INTERRUPTS):
+        thing = make()
+        contents(thing)  # adds rows that wait, as above
+        delay = max(1e-5, took * rng.uniform(0, 1))
+        if timer.interrupts(lambda each=thing: call(each), delay):
+            interrupted += 1
+        else:  # the machine was busy when it was measured
+            took *= 0.9
+        assert contents(thing) in (before, after)
+        if interrupted == INTERRUPTS:
+            break
+    assert interrupted
+
+
+class Exhausted(TorchFunctionMode):
+    """Has memory for this many operations of torch."""
+
+    def __init__(self, operations):
+        super().__init__()
+        self.left = operations
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is not torch._C._set_grad_enabled:  # which takes no memory
+            self.left -= 1
+            if self.left < 0:
+                raise MemoryError
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_memory_that_runs_out_at_any_operation_changes_nothing(name):
+    make, call = CALLS[name]
+    thing, done, operations = make(), make(), 0
+    before = contents(thing)
+    contents(done)
+    call(done)
+    while contents(thing) == before:
+        with contextlib.suppress(MemoryError), Exhausted(operations):
+            call(thing)
+        operations += 1 + operations // 20
+    assert operations > 5
+    assert contents(thing) == contents(done)
