@@ -30,7 +30,7 @@ from retarget.theory.stream_kernel import (
 MOST_MEMORY = 4_000_000_000
 MOST_EXACT_ROWS = 12_000  # unless mode is "exact": the time grows as the cube of the rows
 # n rows with m features take time in proportion to n m^2: this keeps it at a minute or two.
-FEATURE_WORK = 2.7e11
+FEATURE_WORK, FEATURE_STEP = 1.6e11, 128
 KEPT_SHARE = 0.6  # share of the memory for features that are kept
 WINDOW_ROWS = 2000  # the kernel of so many rows is small
 FEWEST_FEATURES, MOST_FEATURES = 128, 2048
@@ -144,10 +144,10 @@ def memory_limit(memory: int | None) -> int:
 
 
 def feature_count(features: int | None, n: int) -> int:
-    """Returns the given number of Nyström features, or a power of two that is quick for n rows."""
+    """Returns the given number of Nyström features, or as many as are quick for n rows."""
     if features is not None:
         return features
-    affordable = int(2 ** math.floor(math.log2(FEATURE_WORK / n) / 2))
+    affordable = int(math.sqrt(FEATURE_WORK / n) / FEATURE_STEP) * FEATURE_STEP
     return min(max(FEWEST_FEATURES, affordable), MOST_FEATURES)
 
 
