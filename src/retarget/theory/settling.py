@@ -18,11 +18,15 @@ from torch import Tensor
 
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.cholesky import (
-    inverse_norm,
+    SLACK,
+    diagonal_roots,
     needed_jitter,
+    plenty,
+    probed_condition,
+    random_probes,
+    scaled_condition,
     solve_lower,
     solve_lower_transposed,
-    worth_estimating,
 )
 from retarget.theory.dual import Window, diagonal_blocks
 
@@ -35,7 +39,8 @@ class Settling:
     """Finds the errors whose steps settle the learner, with the stabiliser gamma_o of Eq. 15.
 
     Attributes:
-        condition: An estimate of the largest condition number of the blocks so far.
+        condition: An estimate of the largest condition number of the blocks so far (that of H in
+            `cholesky`), or 1 if digits are plenty.
     """
 
     def __init__(self, ridge: float) -> None:
@@ -108,19 +113,25 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
     A block that is singular without a ridge gets a pseudo-inverse if `in_range`, and raises an
     error otherwise.
     """
-    size = gram.shape[-1]
+    size, eps = gram.shape[-1], torch.finfo(gram.dtype).eps
     # column by column, as LAPACK stores it, so that the factors overwrite the blocks
     factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
     factors.diagonal(dim1=1, dim2=2).add_(ridge)
-    norm = torch.linalg.vector_norm(factors, 1, dim=1).amax(dim=1)
+    roots = diagonal_roots(gram, ridge)
     info = torch.empty(len(factors), dtype=torch.int32, device=factors.device)
     torch.linalg.cholesky_ex(factors, out=(factors, info))
+    probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots[0])))
+    rounding = ROUNDING * size * eps
+    enough = min(plenty(gram.dtype), 1 / rounding / SLACK)
+    if bool(((probed < enough) & (info == 0)).all()):
+        return BlockInverses(factors, 1.0)
     failed = info != 0
-    if failed.any():
-        factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    worth = worth_estimating(norm, gram.dtype)
-    condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors, worth)
-    rounding = ROUNDING * size * torch.finfo(gram.dtype).eps
+    factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
+    condition = scaled_condition(
+        torch.where(roots > 0, roots, 1.0),
+        lambda rhs: _cholesky_solve(factors, rhs),
+        lambda x: gram @ x + ridge * x,
+    )
     if not (in_range and ridge == 0):
         _require_definite(gram, ridge, start, failed)
         return BlockInverses(factors, float(condition.max()))
