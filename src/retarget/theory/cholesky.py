@@ -117,7 +117,7 @@ def probed_condition(probed: Tensor) -> Tensor:
     The probes $x$ as `probed` $= L^{-1} D^{1/2} x$ (..., n, PROBES) have the squared norms
     $x^\top H^{-1} x$, about the sum of the eigenvalues of $H^{-1}$. Those of H add up to n.
     """
-    return probed.shape[-2] * torch.linalg.vector_norm(probed, dim=-2).square().amax(-1)
+    return probed.shape[-2] * probed.square().sum(-2).amax(-1)
 
 
 def plenty(dtype: torch.dtype) -> float:

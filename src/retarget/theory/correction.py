@@ -247,11 +247,10 @@ def targets_reaching(
     targets = torch.empty_like(errors)
     dual = DualLearner(learner, capacity=len(errors))
     for rows in panels(len(errors), learner.batch_size, coefficients.device):
-        K_rows = kernel_rows(rows)
-        window = dual.window(K_rows)
+        window = dual.window(kernel_rows(rows), watch.riding)
         begun = None if start is None else start[rows]
         targets[rows] = window.targets(errors[rows], watch.loss, begun)
-        watch.follow(K_rows, window, targets[rows], errors[rows])
+        watch.follow(window, targets[rows], errors[rows])
         dual.learn(window, errors[rows])
     return targets
 

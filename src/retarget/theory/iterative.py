@@ -159,7 +159,7 @@ class Sweep:
         """
         if self.loss == "squared" and start is not None:
             return self.correct(rows, Y - start, block_size) + start
-        window = self._learner.window(rows)
+        window = self._learner.window(rows, self._watch.riding)
         aim = Y  # the aim of the first half of Eq. 16 alone, instead of F_n
         if self.parts != "online":
             if self._offline is None:
@@ -172,7 +172,7 @@ class Sweep:
             targets = window.targets(errors, self.loss, start)
         else:
             targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
-        self._watch.follow(rows, window, targets, errors)
+        self._watch.follow(window, targets, errors)
         self._learner.learn(window, errors)
         return targets
 
