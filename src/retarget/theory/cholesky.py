@@ -173,6 +173,13 @@ def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     return x
 
 
+def subtract_square(M: Tensor, part: Tensor) -> None:
+    r"""$M - A A^\top$ in place; of the upper triangle, only what a lower half reads is computed."""
+    half = M.shape[0] // 2
+    M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
+    M[half:].addmm_(part[half:], part.mT, alpha=-1)
+
+
 def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
     r"""$M - A B^\top$."""
     return torch.addmm(M, left, right.mT, alpha=-1) if left.shape[1] else M
@@ -264,7 +271,7 @@ class GrowingCholesky:
         schur.diagonal().add_(self.gamma)
         for part in (left, middle):
             if part.numel():
-                schur.addmm_(part, part.mT, alpha=-1)
+                subtract_square(schur, part)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
@@ -286,7 +293,8 @@ class GrowingCholesky:
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:  # the last panel is closed for good: drop the rows it did not use
                 last = self.panels[-1]
-                last.left_rows, last.square = last.left, last.triangle.contiguous()
+                if last.used < len(last.square):
+                    last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
         new.panel.used += len(new.corner)
         self._roots.append(new.roots)

@@ -64,14 +64,18 @@ class Window:
         self._past_beside = past_beside
 
     @cached_property
+    def shares(self) -> Tensor:
+        """(parts, m) what a sample's error leaves in the weights (and velocity) after the window."""
+        return self.gram.new_tensor(self.memory.deposit[:, self.memory.step_of])
+
+    @cached_property
     def coupling(self) -> Tensor:
         """(m, m) strictly lower: what the window's earlier errors add to its later predictions."""
         memory, m = self.memory, len(self.gram)
         if memory.responses is not None:
             return self.spread(memory.responses[0][memory.step_of]).mul_(self.gram)
         # K^bL times the rates of its columns, without a second (m, m) matrix
-        coupling = self.gram * self.gram.new_tensor(memory.deposit[0, memory.step_of])
-        coupling.tril_(-1)
+        coupling = (self.gram * self.shares[0]).tril_(-1)
         batch = int((memory.step_of == 0).sum())
         whole = m - m % batch
         diagonal_blocks(coupling[:whole, :whole], batch).zero_()
@@ -151,8 +155,7 @@ class Window:
 
     def deposits(self, errors: Tensor) -> tuple[Tensor, ...]:
         """(m, c) what these errors leave in the weights and in the velocity after the window."""
-        shares = errors.new_tensor(self.memory.deposit[:, self.memory.step_of])
-        return tuple(share[:, None] * errors for share in shares)
+        return tuple(share[:, None] * errors for share in self.shares)
 
 
 class DualLearner:

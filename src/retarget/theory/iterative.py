@@ -227,7 +227,8 @@ def equal_blocks(
         start = min(block_size, stop)
         yield slice(0, start), start
     whole = stop - (stop - start) % block_size
-    stride = max(1, panel_rows(device) // block_size) * block_size
+    blocks, ranges = (whole - start) // block_size, round((whole - start) / panel_rows(device))
+    stride = max(1, -(-blocks // max(1, ranges))) * block_size  # ranges of about equal length
     for begin in range(start, whole, stride):
         yield slice(begin, min(begin + stride, whole)), block_size
     if whole < stop:

@@ -33,6 +33,7 @@ from retarget.theory.dual import Window, diagonal_blocks
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
 ROUNDING = 8.0
+TOGETHER = 96  # rows of the blocks that are solved together: more multiply more zeros
 
 
 class Settling:
@@ -55,16 +56,27 @@ class Settling:
         ends = _block_ends(window, block_size)
         share = _own_share(window, ends)
         blocks = self._inverted(window, block_size, in_range)
-        scaled = blocks.solve(aim - window.inherited(window.memory.coasting_carry[ends]))
-        if len(blocks.cholesky) > 1:
-            # T A = rhs with T block lower triangular: its block rows times the inverses of its
-            # diagonal blocks are unit lower triangular
-            coupling = window.gram.clone()
-            if window.memory.responses is not None:
-                coupling.mul_(window.spread(window.memory.responses[1][ends])).div_(share)
-            diagonal_blocks(coupling, block_size).zero_()
-            scaled = solve_lower(blocks.solve(coupling), scaled, unit_diagonal=True)
-        return scaled / share[:, None]
+        coupling = window.gram
+        if window.memory.responses is not None:
+            coupling = coupling * window.spread(window.memory.responses[1][ends]) / share
+        rest = aim - window.inherited(window.memory.coasting_carry[ends])
+        # T A = rest with T block lower triangular, a few blocks at a time
+        A, together = torch.empty_like(rest), max(1, TOGETHER // block_size)
+        for first in range(0, len(blocks.cholesky), together):
+            few = blocks.part(first, first + together)
+            before = first * block_size
+            rows = slice(before, before + len(few.cholesky) * block_size)
+            rhs = rest[rows]
+            if before:
+                rhs = torch.addmm(rhs, coupling[rows, :before], A[:before], alpha=-1)
+            solution = few.solve(rhs)
+            if len(few.cholesky) > 1:
+                # block rows times the inverses of the diagonal blocks are unit lower triangular
+                own = coupling[rows, rows].clone()
+                diagonal_blocks(own, block_size).zero_()
+                solution = solve_lower(few.solve(own), solution, unit_diagonal=True)
+            A[rows] = solution
+        return A / share[:, None]
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
         """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, for each block separately."""
@@ -97,6 +109,15 @@ class BlockInverses:
     condition: float
     singular: Tensor | None = None
     roots: Tensor | None = None
+
+    def part(self, first: int, stop: int) -> "BlockInverses":
+        """The inverses of some consecutive blocks."""
+        cholesky = self.cholesky[first:stop]
+        if self.singular is None or self.roots is None:
+            return BlockInverses(cholesky, self.condition)
+        among = (self.singular >= first) & (self.singular < stop)
+        singular = self.singular[among] - first
+        return BlockInverses(cholesky, self.condition, singular, self.roots[among])
 
     def solve(self, rhs: Tensor) -> Tensor:
         """(m, c) the least-norm solution of every block."""
@@ -186,4 +207,6 @@ def _block_ends(window: Window, block_size: int) -> np.ndarray:
 
 def _own_share(window: Window, ends: np.ndarray) -> Tensor:
     """(m,) how much of a sample's error is in the function after its block."""
-    return window.gram.new_tensor(window.memory.coasting_share(ends))
+    if window.memory.responses is None:
+        return window.shares[0]
+    return window.gram.new_tensor(window.memory.responses[1][ends, window.memory.step_of])
