@@ -4,7 +4,6 @@ NumPy arrays are wrapped without a copy and results return as NumPy; torch stays
 are floating point and finite, with matching shapes and on one device.
 """
 
-import copy
 import math
 import os
 import time
@@ -28,6 +27,7 @@ from retarget.errors import (
 
 Array = np.ndarray | Tensor
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
+T = TypeVar("T")
 
 # Rows worked on at a time: enough for BLAS to run at full speed, few enough that a panel's
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
@@ -344,6 +344,13 @@ def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> Non
         )
 
 
+def shallow(thing: T) -> T:
+    """A copy that shares every attribute: as `copy.copy`, at a tenth of the price."""
+    twin: T = object.__new__(type(thing))
+    vars(twin).update(vars(thing))
+    return twin
+
+
 class GrowingRows:
     """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss."""
 
@@ -382,11 +389,11 @@ class GrowingRows:
 
         The rows so far are shared: neither may change them.
         """
-        return copy.copy(self)
+        return shallow(self)
 
     def clone(self) -> Self:
         """Returns an independent copy."""
-        twin = copy.copy(self)
+        twin = shallow(self)
         twin._buffer = None if self._buffer is None else self._buffer.clone()
         return twin
 

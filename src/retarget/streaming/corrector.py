@@ -1,11 +1,11 @@
 """The iterative correction of a stream while it arrives (Proposition 4.2)."""
 
-import copy
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from retarget.arrays import shallow
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
@@ -201,7 +201,7 @@ class TargetCorrector(Resumable):
 
         Unless `memory` is given, do not use the copy after this one has received more samples.
         """
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork._intake = self._intake.fork()
         fork._sweep = self._sweep.fork(fork._intake.gram)
         return fork

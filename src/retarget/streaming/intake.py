@@ -1,6 +1,5 @@
 """Shared by all streaming objects: checking and keeping samples, saving and loading the state."""
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -19,6 +18,7 @@ from retarget.arrays import (
     require_finite,
     require_memory,
     require_symmetric,
+    shallow,
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import (
@@ -103,7 +103,7 @@ class Intake:
 
     def fork(self) -> Self:
         """Returns a copy that continues from here; do not use it after this one continues."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork.samples = self.samples.fork()
         return fork
 

@@ -23,16 +23,16 @@ norm-wise: a sample whose share is a thousandth of the largest may have three di
 own coefficient than a warning says, and the function hardly depends on them.
 """
 
-import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, panel_rows, panels, require_memory
+from retarget.arrays import GrowingRows, panel_rows, panels, require_memory, shallow
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -42,6 +42,7 @@ from retarget.errors import (
 from retarget.state_files import require_shape
 
 MEANINGFUL_DIGITS = 2.0
+CHUNK = 4096  # rows of random numbers that are made at a time
 PROBES = 2  # random vectors that show whether the condition is worth estimating
 SLACK = 1e3  # the factor by which they may underestimate it, with a probability of 6e-4
 ITERATIONS = 5  # of the estimate of a norm; usually two or three are enough
@@ -105,10 +106,19 @@ def random_probes(start: int, like: Tensor) -> Tensor:
     $(v^\top x)^2$ is below $1/s$ with a probability of about $0.8/\sqrt s$, even if v has only two
     entries that are not 0. (Random signs would often cancel there.)
     """
-    stop = PROBES * (start + len(like))
-    scrambled = torch.arange(PROBES * start, stop, device=like.device) * -7046029254386353131
+    stop = start + like.shape[-2]
+    first, last = start // CHUNK, (stop - 1) // CHUNK
+    chunks = [_probes(chunk, like.dtype, like.device) for chunk in range(first, last + 1)]
+    together = chunks[0] if first == last else torch.cat(chunks)
+    return together[start - first * CHUNK : stop - first * CHUNK]
+
+
+@lru_cache(maxsize=8)  # few rows at a time come from the same chunk
+def _probes(chunk: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    numbers = torch.arange(PROBES * CHUNK * chunk, PROBES * CHUNK * (chunk + 1), device=device)
+    scrambled = numbers * -7046029254386353131
     scrambled = (scrambled ^ (scrambled >> 32)) * -2960836687156548461
-    return (scrambled.to(like.dtype) * (math.sqrt(3) / 2**63)).reshape(-1, PROBES)
+    return (scrambled.to(dtype) * (math.sqrt(3) / 2**63)).reshape(CHUNK, PROBES)
 
 
 def probed_condition(probed: Tensor) -> Tensor:
@@ -169,6 +179,8 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
+    if 4 * rhs.shape[0] < rhs.shape[1] and L.is_contiguous():  # half the time for few rows
+        return solve_lower(L, rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
     return x
 
@@ -303,10 +315,11 @@ class GrowingCholesky:
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns a factor that continues from here; do not use it after this one grows."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork._gram = gram
-        # the fork writes its rows to the shared panels, where this factor's own next rows will go
-        fork.panels = [replace(panel) for panel in self.panels]
+        # the fork writes its rows to the shared panels, where this factor's own next rows will go;
+        # only the last panel is ever changed
+        fork.panels = [*self.panels[:-1], *map(shallow, self.panels[-1:])]
         fork._roots, fork._solved = self._roots.fork(), self._solved.fork()
         return fork
 

@@ -15,7 +15,6 @@ With explicit features, $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weig
 the velocity): nothing else is kept, every window costs the same, and the errors are the same.
 """
 
-import copy
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Self
@@ -24,15 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows
+from retarget.arrays import GrowingRows, shallow
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import solve_lower
 from retarget.theory.losses import Loss, outputs
 from retarget.theory.response import StepResponse, step_response
-
-MEMORIES = 8  # how many window lengths to keep the response for, in feature space
 
 
 class Window:
@@ -65,7 +62,7 @@ class Window:
 
     @cached_property
     def shares(self) -> Tensor:
-        """(parts, m) what a sample's error leaves in the weights (and velocity) after the window."""
+        """(parts, m) what each error leaves in the weights (and velocity) after the window."""
         return self.gram.new_tensor(self.memory.deposit[:, self.memory.step_of])
 
     @cached_property
@@ -107,7 +104,7 @@ class Window:
 
     def beside(self) -> "Window":
         """The same samples, as the other learner meets them."""
-        twin = copy.copy(self)
+        twin = shallow(self)
         twin._past = self._past_beside
         return twin
 
@@ -213,7 +210,7 @@ class DualLearner:
 
     def fork(self) -> Self:
         """Returns a learner that continues from here; do not use it after this one continues."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         # with a memory, the shares of the past change with every step
         fork.shares = tuple(
             share.clone() if self.learner.has_memory else share.fork() for share in self.shares
@@ -250,7 +247,6 @@ class PrimalLearner:
         self._kept = 2 if learner.has_memory else 1
         # (features, c) the weights and, if there is a memory, the velocity
         self.parts: tuple[Tensor, ...] = ()
-        self._memories: dict[int, StepResponse] = {}
 
     def __len__(self) -> int:
         return self._size
@@ -262,13 +258,14 @@ class PrimalLearner:
 
     def window(self, rows: FeatureRows, beside: tuple[Tensor, ...] = ()) -> Window:
         """The next samples; see `DualLearner`."""
-        memory, features = self._memory(len(rows.features)), rows.features
+        features = rows.features
+        memory = step_response(self.learner, self.steps, len(features))
         past, other = products(features, self.parts, beside)
         return Window(self._size, rows.gram, past, memory, self.steps, features, other)
 
     def fork(self) -> Self:
         """Returns an independent learner that continues from here."""
-        return copy.copy(self)  # learning makes new weights and does not change the old ones
+        return shallow(self)  # learning makes new weights and does not change the old ones
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
@@ -299,16 +296,6 @@ class PrimalLearner:
         self.parts = tuple(new)
         self._size += len(errors)
         self.steps += window.memory.deposit.shape[1]
-
-    def _memory(self, m: int) -> StepResponse:
-        """The response over the next `m` samples; at a constant rate, that over any `m` samples."""
-        if not isinstance(self.learner.lr, float):
-            return step_response(self.learner, self.steps, m)
-        if m not in self._memories:
-            if len(self._memories) == MEMORIES:  # portions of irregular length fill the cache
-                self._memories.clear()
-            self._memories[m] = step_response(self.learner, 0, m)
-        return self._memories[m]
 
 
 def products(rows: Tensor, *groups: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:

@@ -60,9 +60,7 @@ class RepeatedLearner(DualLearner):
         for share in self.shares:
             share.append(torch.zeros_like(like))
 
-    def next_window(
-        self, K_rows: Tensor, rows: slice, beside: tuple[Tensor, ...] = ()
-    ) -> Window:
+    def next_window(self, K_rows: Tensor, rows: slice, beside: tuple[Tensor, ...] = ()) -> Window:
         """The samples at these positions, given their kernel (m, n) against all samples."""
         memory, parts = step_response(self.learner, self.steps, len(K_rows)), self.parts
         met = len(parts[0]) if parts else 0

@@ -20,7 +20,6 @@ coasts to. (Matching where it is, instead of where it is going, is possible too,
 velocity free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self, get_args
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets, panel_rows
+from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets, panel_rows, shallow
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
@@ -135,8 +134,8 @@ class Sweep:
 
         `gram` returns the kernel of a range of the stream that the fork follows.
         """
-        fork = copy.copy(self)
-        fork._gram, fork._settling = gram, copy.copy(self._settling)
+        fork = shallow(self)
+        fork._gram, fork._settling = gram, shallow(self._settling)
         fork._learner, fork._watch = self._learner.fork(), self._watch.fork(gram)
         fork._offline = None if self._offline is None else self._offline.fork(gram)
         return fork

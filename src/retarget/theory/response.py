@@ -26,11 +26,14 @@ These few numbers are computed in float64, whatever the precision of the kernel.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+
+KEPT_LENGTH = 512  # samples; with momentum, a response holds the square of this
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,18 @@ class StepResponse:
 
 def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
     """The memory over the next `m` samples, of which the first starts step `first_step`."""
+    if isinstance(learner.lr, float) and m <= KEPT_LENGTH:
+        return _lasting_response(learner, m)
+    return _response(learner, first_step, m)
+
+
+@lru_cache(maxsize=8)  # portions of a stream are usually of one length
+def _lasting_response(learner: SGD, m: int) -> StepResponse:
+    """At a constant rate the response is the same over any m samples."""
+    return _response(learner, 0, m)
+
+
+def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
     steps = learner.steps(m)
     step_of = np.arange(m) // learner.batch_size
     carry = np.zeros((steps + 1, 2))

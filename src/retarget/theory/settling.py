@@ -141,7 +141,7 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
     roots = diagonal_roots(gram, ridge)
     info = torch.empty(len(factors), dtype=torch.int32, device=factors.device)
     torch.linalg.cholesky_ex(factors, out=(factors, info))
-    probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots[0])))
+    probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots)))
     rounding = ROUNDING * size * eps
     enough = min(plenty(gram.dtype), 1 / rounding / SLACK)
     if bool(((probed < enough) & (info == 0)).all()):

@@ -7,7 +7,6 @@ $\eta / (1-\mu)$ has to obey the same bound. (If the same mini-batch is repeated
 is looser, $2(1+\mu)$, but streams are not like that.)
 """
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -15,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from retarget.arrays import shallow
 from retarget.errors import (
     DivergedError,
     DivergenceWarning,
@@ -172,7 +172,7 @@ class GrowthWatch:
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns a watch that continues from here, on a stream whose kernel `gram` returns."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork._gram, fork.probe = gram, self.probe.fork()
         return fork
 

@@ -25,7 +25,6 @@ it is computed again from the samples that count. With explicit features the sum
 computed again from the window's features.
 """
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import require_memory
+from retarget.arrays import require_memory, shallow
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import (
@@ -124,7 +123,7 @@ class OfflineLearner(ABC):
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns a learner that continues from here; do not use it after this one continues."""
-        return copy.copy(self)  # enough if learning creates new arrays
+        return shallow(self)  # enough if learning creates new arrays
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -182,7 +181,7 @@ class KernelRidge(OfflineLearner):
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """See `OfflineLearner`."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork.factor = self.factor.fork(gram)
         return fork
 
