@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from retarget.errors import DivergenceWarning, NotPositiveDefiniteError, PrecisionWarning
+from retarget.errors import (
+    DivergenceWarning,
+    InvalidInputError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+)
 from retarget.theory.cholesky import GrowingCholesky, factorise, inverse_norm
 from support.problems import core_functions, make_stream, panels_of
 
@@ -225,6 +230,13 @@ def test_features_of_very_different_sizes_cost_no_digits():
     before = np.vstack([np.zeros(3), aims[:-1]])
     expected = before + (aims - before) / (eta * square)
     np.testing.assert_allclose(np.concatenate(got), expected.ravel(), rtol=1e-9)
+
+
+def test_a_saved_factor_with_a_diagonal_that_cannot_be_is_an_error():
+    state = factorise(torch.eye(3, dtype=torch.float64), 1.0).state_dict()
+    state["roots"] = state["roots"] - 2**0.5
+    with pytest.raises(InvalidInputError, match="roots holds 0; expected numbers above 0"):
+        GrowingCholesky(1.0, lambda rows: torch.eye(3)).load_state_dict(state)
 
 
 def test_a_stream_in_good_condition_takes_no_solve_of_its_own_to_be_checked(monkeypatch):

@@ -305,8 +305,7 @@ class GrowingCholesky:
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:  # the last panel is closed for good: drop the rows it did not use
                 last = self.panels[-1]
-                if last.used < len(last.square):
-                    last.left_rows, last.square = last.left, last.triangle.contiguous()
+                last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
         new.panel.used += len(new.corner)
         self._roots.append(new.roots)
@@ -387,8 +386,9 @@ class GrowingCholesky:
         if n:
             self._roots.append(require_shape("roots", state["roots"], n, 1))
             self._solved.append(require_shape("solved", state["solved"], n, PROBES + columns))
-            if not bool((self._roots.rows > 0).all()):
-                raise InvalidInputError("roots holds a number that is not above 0")
+            least = float(self._roots.rows.min())
+            if not least > 0:
+                raise InvalidInputError(f"roots holds {least:g}; expected numbers above 0")
 
     @property
     def condition(self) -> float:
