@@ -6,6 +6,9 @@
 torch.linalg.cholesky of the same matrix, the limit: no exact method that factorises it can be
 faster than that (ours is not torch's factorisation, so it can come out below 1). Every time is the
 best of a few; the ratios come from one run, and growth is the slope of log time in log n.
+
+The bars: ours at most 2 times (b) at n = 1,000 and 1.2 times at 3,000 and above; on an H200 at most
+1.5 times at 30,000; streamed at most 2 times ours.
 """
 
 import argparse

@@ -173,7 +173,7 @@ def test_the_probe_is_the_learners_derivative(outputs):
     learner = rt.SGD(lr=0.6, batch_size=2, momentum=0.5)
     window = DualLearner(learner).window(K)
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], loss=CE)
-    watch.follow(K, window, Y, window.errors(Y, CE))
+    watch.follow(window, Y, window.errors(Y, CE))
     signs = stability._signs(0, Y) * torch.tensor([1.0, -1.0, 1.0])[:outputs]
     up, down = (window.errors(Y + nudge * signs, CE) for nudge in (1e-5, -1e-5))
     assert watch.growth == pytest.approx(float((up - down).abs().max()) / 2e-5, rel=1e-6)

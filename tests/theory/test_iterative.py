@@ -289,7 +289,7 @@ def test_terms_of_a_matrix_that_is_no_kernel_need_the_ridge_that_the_error_names
     with pytest.warns(PrecisionWarning):
         rt.correction_terms(K, rt.SGD(lr=0.1), 1.0, 2, ridge=caught.value.jitter)
     # few digits are said too
-    K = np.diag([1.0, 2e-6]).astype(np.float32)
+    K = np.array([[1.0, 1 - 1e-5], [1 - 1e-5, 1.0]], dtype=np.float32)
     with pytest.warns(PrecisionWarning, match="the kernel of a block") as warned:
         rt.correction_terms(K, rt.SGD(lr=0.5), 1.0, 2)
     assert warned[0].filename == __file__  # the caller's line, not one of ours

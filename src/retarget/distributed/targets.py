@@ -347,7 +347,8 @@ def _take_steps(
         K_rows = K[rows, : rows.stop]
         past = tuple(part.rows[rows] for part in inherited)
         if rows.start:  # add what the chunk itself has learned so far
-            past = tuple(a + b for a, b in zip(past, learner.past(K_rows), strict=True))
+            known = K_rows[:, : rows.start]
+            past = tuple(a + known @ b for a, b in zip(past, learner.parts, strict=True))
         memory = step_response(start.learner, learner.steps, len(K_rows))
         window = Window(start.row + rows.start, K_rows[:, rows.start :], past, memory)
         wanted, made = answer(window, rows, size)

@@ -1,6 +1,5 @@
 """Shared by all streaming objects: checking and keeping samples, saving and loading the state."""
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -19,6 +18,7 @@ from retarget.arrays import (
     require_finite,
     require_memory,
     require_symmetric,
+    shallow,
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import (
@@ -104,7 +104,7 @@ class Intake:
 
     def fork(self) -> Self:
         """Returns an independent copy that continues from here."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork.samples = self.samples.fork()
         return fork
 

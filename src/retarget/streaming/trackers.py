@@ -125,12 +125,12 @@ class ShiftTracker(Resumable):
     def _learn(self, targets: Tensor) -> None:
         n, m = len(self._dual), len(targets)
         K_rows = self._intake.kernel_rows(slice(n, n + m))
-        window = self._dual.window(K_rows)
+        window = self._dual.window(K_rows, self._watch.riding)
         start: Tensor | None = self._start.rows[n : n + m]
         if self.loss == "squared":  # the start is subtracted from the targets, as in `online_pass`
             targets, start = targets - self._start.rows[n : n + m], None
         errors = window.errors(targets, self.loss, start)
-        self._watch.follow(K_rows, window, targets, errors)
+        self._watch.follow(window, targets, errors)
         # Eq. 11: earlier samples move by the new errors times the kernel; new samples start at
         # their prediction and move by the same rule.
         inherited = window.inherited_after()

@@ -9,18 +9,30 @@ samples $n$ behind the past $p$,
 
 Rows are kept in panels, each as long as the triangle needs: n^2/2 numbers in all, nothing is ever
 moved when the stream grows, and nearly all of the work is matrix products.
+
+How many digits of a solution are correct depends on the condition number of
+
+    H = D^-1/2 (gamma I + K) D^-1/2        D the diagonal of gamma I + K
+
+and not on that of $\gamma I + K$ itself, which is large already if samples have kernels of very
+different sizes (van der Sluis, 1969; Demmel, 1989; Higham, "Accuracy and Stability of Numerical
+Algorithms", section 10.1). The computed coefficients $a$ are off by about eps cond(H) in the norm
+of $D^{1/2} a$, relative to that norm: each sample counts by its share in the function,
+$|a_i| \sqrt{\gamma + k(x_i, x_i)}$. That is the error of which the warnings speak. It is
+norm-wise: a sample whose share is a thousandth of the largest may have three digits fewer in its
+own coefficient than a warning says, and the function hardly depends on them.
 """
 
-import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import Sharers, panel_rows, panels, require_memory
+from retarget.arrays import GrowingRows, Sharers, panel_rows, panels, require_memory, shallow
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -30,7 +42,9 @@ from retarget.errors import (
 from retarget.state_files import require_shape
 
 MEANINGFUL_DIGITS = 2.0
-SLACK = 1e4  # the factor by which a first estimate may be too small
+CHUNK = 4096  # rows of random numbers that are made at a time
+PROBES = 2  # random vectors that show whether the condition is worth estimating
+SLACK = 1e3  # the factor by which they may underestimate it, with a probability of 6e-4
 ITERATIONS = 5  # of the estimate of a norm; usually two or three are enough
 
 
@@ -39,15 +53,13 @@ def expected_digits(condition: float, dtype: torch.dtype) -> float:
     return -math.log10(torch.finfo(dtype).eps * max(condition, 1.0))
 
 
-def inverse_norm(
-    solve: Callable[[Tensor], Tensor], like: Tensor, worth: Tensor | float = 0.0
-) -> Tensor:
+def inverse_norm(solve: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     r"""Estimates $\|M^{-1}\|_1$ of symmetric matrices from a few solves with them.
 
     Hager's method with Higham's safeguard ("FORTRAN codes for estimating the one-norm", 1988; also
     LAPACK's `dlacn2`): climbs from column to column of the inverse, each the steepest one seen from
     the last. A lower bound, hardly ever more than three times too small. `like` has the shape
-    (..., n, n) of the matrices; if every first estimate is below `worth`, one solve is enough.
+    (..., n, n) of the matrices. From products instead of solves, it is the norm of M.
     """
     n = like.shape[-1]
     alternating = 1 + torch.arange(n, dtype=like.dtype, device=like.device) / max(1, n - 1)
@@ -56,8 +68,6 @@ def inverse_norm(
     start = solve(columns.expand(*like.shape[:-2], n, 2).clone())
     v, safeguard = start[..., :1], 2 * start[..., 1].abs().sum(-1) / (3 * n)
     norm = v.abs().sum((-2, -1))
-    if bool((torch.maximum(norm, safeguard) < worth).all()):
-        return torch.maximum(norm, safeguard)
     for _ in range(ITERATIONS):
         slope = solve(torch.where(v < 0, -1.0, 1.0).to(v))
         steepest = slope.abs().argmax(dim=-2, keepdim=True)
@@ -69,9 +79,70 @@ def inverse_norm(
     return torch.maximum(norm, safeguard)
 
 
-def worth_estimating(norm: Tensor | float, dtype: torch.dtype) -> Tensor | float:
-    """The inverse's norm below which digits are plenty, even if the estimate is far too low."""
-    return 10**-MEANINGFUL_DIGITS / (torch.finfo(dtype).eps * norm) / SLACK
+def scaled_condition(
+    roots: Tensor, solve: Callable[[Tensor], Tensor], product: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """(...) estimates cond(H) of matrices M from `solve` and `product`, by M^-1 and by M.
+
+    `roots` (..., n, 1) are the square roots of their diagonals.
+    """
+    like = roots.expand(*roots.shape[:-1], roots.shape[-2])
+    inverse = inverse_norm(lambda rhs: roots * solve(roots * rhs), like)
+    return inverse * inverse_norm(lambda rhs: product(rhs / roots) / roots, like)
+
+
+def diagonal_roots(K: Tensor, gamma: float = 0.0) -> Tensor:
+    """(..., n, 1) the square roots of the diagonal of gamma I + K.
+
+    Of |K|, so that a negative entry, of which rounding is left when gamma is added, counts fully.
+    """
+    return (K.diagonal(dim1=-2, dim2=-1).abs() + gamma).sqrt()[..., None]
+
+
+def random_probes(start: int, like: Tensor) -> Tensor:
+    r"""(m, PROBES) random numbers of variance 1 for the rows of `like`, from this position on.
+
+    They are the same however a stream is split. For a unit vector $v$ and a column $x$ of them,
+    $(v^\top x)^2$ is below $1/s$ with a probability of about $0.8/\sqrt s$, even if v has only two
+    entries that are not 0. (Random signs would often cancel there.)
+    """
+    stop = start + like.shape[-2]
+    first, last = start // CHUNK, (stop - 1) // CHUNK
+    chunks = [_probes(chunk, like.dtype, like.device) for chunk in range(first, last + 1)]
+    together = chunks[0] if first == last else torch.cat(chunks)
+    return together[start - first * CHUNK : stop - first * CHUNK]
+
+
+@lru_cache(maxsize=8)  # few rows at a time come from the same chunk
+def _probes(chunk: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    numbers = torch.arange(PROBES * CHUNK * chunk, PROBES * CHUNK * (chunk + 1), device=device)
+    scrambled = numbers * -7046029254386353131
+    scrambled = (scrambled ^ (scrambled >> 32)) * -2960836687156548461
+    return (scrambled.to(dtype) * (math.sqrt(3) / 2**63)).reshape(CHUNK, PROBES)
+
+
+def probed_condition(probed: Tensor) -> Tensor:
+    r"""(...) a bound on cond(H), at most SLACK times too small but for very bad luck.
+
+    The probes $x$ as `probed` $= L^{-1} D^{1/2} x$ (..., n, PROBES) have the squared norms
+    $x^\top H^{-1} x$, about the sum of the eigenvalues of $H^{-1}$. Those of H add up to n.
+    """
+    return probed.shape[-2] * probed.square().sum(-2).amax(-1)
+
+
+def plenty(dtype: torch.dtype) -> float:
+    """A probed condition below which digits are plenty, even if it is SLACK times too small."""
+    return 10**-MEANINGFUL_DIGITS / torch.finfo(dtype).eps / SLACK
+
+
+def matrix_condition(M: Tensor, factor: Tensor) -> float:
+    """Estimates cond(H) of a matrix from its Cholesky factor; 1 if digits are plenty."""
+    roots = diagonal_roots(M)
+    probed = solve_lower(factor, roots * random_probes(0, roots))
+    if bool(probed_condition(probed) < plenty(M.dtype)):
+        return 1.0
+    condition = scaled_condition(roots, lambda rhs: torch.cholesky_solve(rhs, factor), M.matmul)
+    return float(condition)
 
 
 def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool:
@@ -108,8 +179,22 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
+    if 4 * rhs.shape[0] < rhs.shape[1] and L.is_contiguous():  # half the time for few rows
+        return solve_lower(L, rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
     return x
+
+
+def subtract_square(M: Tensor, part: Tensor) -> None:
+    r"""$M - A A^\top$ in place; of the upper triangle, only what a lower half reads is computed."""
+    half = M.shape[0] // 2
+    M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
+    M[half:].addmm_(part[half:], part.mT, alpha=-1)
+
+
+def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    r"""$M - A B^\top$."""
+    return torch.addmm(M, left, right.mT, alpha=-1) if left.shape[1] else M
 
 
 @dataclass(eq=False)
@@ -153,12 +238,14 @@ class NewRows:
     left: Tensor
     middle: Tensor
     corner: Tensor
-    K_rows: Tensor
+    roots: Tensor  # (m, 1) of their diagonal entries in gamma I + K
 
     def solve(self, rhs: Tensor, solved: Tensor) -> Tensor:
         """The new rows of $L^{-1} B$, given those before them."""
         before = self.left.shape[1]
-        rhs = rhs - self.left @ solved[:before] - self.middle @ solved[before:]
+        for part, past in ((self.left, solved[:before]), (self.middle, solved[before:])):
+            if len(past):
+                rhs = torch.addmm(rhs, part, past, alpha=-1)
         return solve_lower(self.corner, rhs)
 
 
@@ -176,9 +263,8 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        # of gamma I + K, to bound its largest eigenvalue; left on K's device to avoid a wait
-        self._trace: float | Tensor = 0.0
-        self._squared_norm: float | Tensor = 0.0
+        self._roots = GrowingRows()  # (n, 1) of the diagonal of gamma I + K
+        self._solved = GrowingRows()  # (n, c + PROBES) L^-1 of the right-hand sides and the probes
         self._estimated = 0  # rows at the last estimate of the condition
         self._warned = False
 
@@ -198,17 +284,18 @@ class GrowingCholesky:
         for past in self.panels:
             if past is panel:
                 break
-            rhs = K_rows[:, past.rows] - left[:, : past.start] @ past.left.mT
+            rhs = less_product(K_rows[:, past.rows], left[:, : past.start], past.left)
             left[:, past.rows] = solve_lower_right(past.triangle, rhs)
         middle = panel.square[used : used + m, :used]
         if used:
-            rhs = K_rows[:, panel.start : n] - left @ panel.left.mT
+            rhs = less_product(K_rows[:, panel.start : n], left, panel.left)
             middle.copy_(solve_lower_right(panel.triangle, rhs))
         schur = K_rows[:, n:].clone()
+        roots = diagonal_roots(schur, self.gamma)
+        schur.diagonal().add_(self.gamma)
         for part in (left, middle):
             if part.numel():
-                schur.addmm_(part, part.mT, alpha=-1)
-        schur.diagonal().add_(self.gamma)
+                subtract_square(schur, part)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
@@ -216,30 +303,36 @@ class GrowingCholesky:
             panel.square = corner  # the whole panel at once: no copy
         else:
             panel.square[used : used + m, used : used + m] = corner
-        return NewRows(panel, left, middle, corner, K_rows)
+        return NewRows(panel, left, middle, corner, roots)
 
-    def commit(self, new: NewRows) -> None:
-        """Makes the rows that `extend` computed part of the factor."""
+    def commit(self, new: NewRows, rhs: Tensor | None = None) -> Tensor:
+        r"""Makes the rows that `extend` computed part of the factor.
+
+        Returns the new rows of $L^{-1} B$, of which `rhs` (m, c) has those of B. The probes for the
+        condition are solved for together with it; give a right-hand side always or never.
+        """
+        probes = new.roots * random_probes(len(self), new.roots)
+        joined = probes if rhs is None else torch.cat([rhs, probes], dim=1)
+        solved = new.solve(joined, self._solved.rows if self.panels else joined[:0])
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:  # the last panel is closed for good: drop the rows it did not use
                 last = self.panels[-1]
                 last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
-        n, m = len(self), len(new.corner)
-        new.panel.used += m
-        diagonal = new.K_rows[:, n:].diagonal().sum()
-        past, own = (torch.linalg.vector_norm(part) for part in new.K_rows.tensor_split([n], 1))
-        grown = 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
-        self._trace = self._trace + diagonal + m * self.gamma  # not in place: a fork shares them
-        self._squared_norm = self._squared_norm + grown
+        new.panel.used += len(new.corner)
+        self._roots.append(new.roots)
+        self._solved.append(solved)
+        return solved[:, :-PROBES]
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns an independent factor that continues from here."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork._gram = gram
-        fork.panels = [replace(panel) for panel in self.panels]
-        for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):  # the others are full
+        # only the last panel is ever changed
+        fork.panels = [*self.panels[:-1], *map(shallow, self.panels[-1:])]
+        for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):
             pair[0].sharers.add(*pair)
+        fork._roots, fork._solved = self._roots.fork(), self._solved.fork()
         return fork
 
     def solve_lower(self, rhs: Tensor) -> Tensor:
@@ -274,18 +367,18 @@ class GrowingCholesky:
         """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {
             "panels": len(self.panels),
-            "trace": float(self._trace),
-            "squared_norm": float(self._squared_norm),
             "estimated": self._estimated,
             "warned": self._warned,
         }
+        if self.panels:
+            state |= {"roots": self._roots.rows, "solved": self._solved.rows}
         for i, panel in enumerate(self.panels):
             state[f"room{i}"], state[f"left{i}"] = len(panel.square), panel.left
             state[f"triangle{i}"] = panel.triangle.tril()  # its upper half is not defined
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a saved state; call it on a new factor."""
+    def load_state_dict(self, state: dict[str, Any], columns: int = 0) -> None:
+        """Restores a saved state with this many right-hand sides; call it on a new factor."""
         self._estimated, self._warned = int(state["estimated"]), bool(state["warned"])
         n = 0
         for i in range(state["panels"]):
@@ -303,39 +396,32 @@ class GrowingCholesky:
             panel.triangle.copy_(triangle)
             self.panels.append(panel)
             n += used
-        self._trace, self._squared_norm = float(state["trace"]), float(state["squared_norm"])
-        positive = self._trace > 0 and self._squared_norm > 0
-        if n and not (positive and self._squared_norm / self._trace != 0):  # their quotient is used
-            raise InvalidInputError(
-                f"trace is {self._trace} and squared_norm is {self._squared_norm}; expected both "
-                "above 0, and the trace not so much larger"
-            )
+        if n:
+            self._roots.append(require_shape("roots", state["roots"], n, 1))
+            self._solved.append(require_shape("solved", state["solved"], n, PROBES + columns))
+            least = float(self._roots.rows.min())
+            if not least > 0:
+                raise InvalidInputError(f"roots holds {least:g}; expected numbers above 0")
 
     @property
     def condition(self) -> float:
-        r"""Estimates the condition number by a few solves with the factor.
-
-        It is the lower bound $\|M\|_F^2 / \operatorname{tr} M$ of the largest eigenvalue, times the
-        1-norm of the inverse, which is at most $\sqrt n$ times the inverse's largest eigenvalue.
-        """
+        """Estimates the condition number of H, from a few solves and products with the factor."""
         if not self.panels:
             return 1.0
-        largest = float(self._squared_norm / self._trace)
-        like = self.panels[0].square[:1, :1].expand(len(self), len(self))
-        worth = worth_estimating(largest, like.dtype)
-        return largest * float(inverse_norm(self.solve, like, worth))
+        return float(scaled_condition(self._roots.rows, self.solve, self.product))
 
     def warn_once(self) -> bool:
         """Warns once if solutions lose their digits; returns whether it has ever warned.
 
-        The condition is estimated again when the factor has grown by half since the last time,
+        The condition is looked at again when the factor has grown by half since the last time,
         because an estimate costs several times as much as appending a row.
         """
         grown = 2 * len(self) >= 3 * self._estimated
         if self.panels and grown and not self._warned:
             self._estimated = len(self)
-            dtype = self.panels[0].square.dtype
-            self._warned = warn_if_meaningless("gamma I + K", self.condition, dtype)
+            probed = self._solved.rows[:, -PROBES:]
+            if not bool(probed_condition(probed) < plenty(probed.dtype)):
+                self._warned = warn_if_meaningless("gamma I + K", self.condition, probed.dtype)
         return self._warned
 
     def _not_positive_definite(self, schur: Tensor, row: int) -> NotPositiveDefiniteError:

@@ -259,10 +259,10 @@ def next_targets(
     targets = torch.empty_like(errors)
     for rows in panels(len(errors), learner.batch_size, coefficients.device):
         K_rows = kernel_rows(slice(first + rows.start, first + rows.stop))
-        window = dual.window(K_rows)
+        window = dual.window(K_rows, watch.riding)
         begun = None if start is None else start[rows]
         targets[rows] = window.targets(errors[rows], watch.loss, begun)
-        watch.follow(K_rows, window, targets[rows], errors[rows])
+        watch.follow(window, targets[rows], errors[rows])
         dual.learn(window, errors[rows])
     return targets
 

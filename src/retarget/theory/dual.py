@@ -15,7 +15,6 @@ With explicit features, $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weig
 the velocity): nothing else is kept, every window costs the same, and the errors are the same.
 """
 
-import copy
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Self
@@ -24,15 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows
+from retarget.arrays import GrowingRows, shallow
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import solve_lower
 from retarget.theory.losses import Loss, outputs
 from retarget.theory.response import StepResponse, step_response
-
-MEMORIES = 8  # how many window lengths to keep the response for, in feature space
 
 
 class Window:
@@ -46,6 +43,7 @@ class Window:
         first_step: The optimiser's step that the first of them belongs to; None if all steps
             before were of whole mini-batches.
         place: What else the learner needs to learn them: their features, or their positions.
+        past_beside: The same as `past`, for another learner of the same kind.
     """
 
     def __init__(
@@ -56,9 +54,16 @@ class Window:
         memory: StepResponse,
         first_step: int | None = None,
         place: Any = None,
+        past_beside: tuple[Tensor, ...] = (),
     ):
         self.start, self.first_step, self.place = start, first_step, place
         self.gram, self.memory, self._past = gram, memory, past
+        self._past_beside = past_beside
+
+    @cached_property
+    def shares(self) -> Tensor:
+        """(parts, m) what each error leaves in the weights (and velocity) after the window."""
+        return self.gram.new_tensor(self.memory.deposit[:, self.memory.step_of])
 
     @cached_property
     def coupling(self) -> Tensor:
@@ -67,8 +72,7 @@ class Window:
         if memory.responses is not None:
             return self.spread(memory.responses[0][memory.step_of]).mul_(self.gram)
         # K^bL times the rates of its columns, without a second (m, m) matrix
-        coupling = self.gram * self.gram.new_tensor(memory.deposit[0, memory.step_of])
-        coupling.tril_(-1)
+        coupling = (self.gram * self.shares[0]).tril_(-1)
         batch = int((memory.step_of == 0).sum())
         whole = m - m % batch
         diagonal_blocks(coupling[:whole, :whole], batch).zero_()
@@ -98,10 +102,10 @@ class Window:
         weights, velocity = self._past
         return tuple(w * weights + v * velocity for w, v in self.memory.transfer.tolist())
 
-    def beside(self, past: tuple[Tensor, ...]) -> "Window":
-        """The same samples, as a learner of the same kind with another past meets them."""
-        twin = copy.copy(self)
-        twin._past = past
+    def beside(self) -> "Window":
+        """The same samples, as the other learner meets them."""
+        twin = shallow(self)
+        twin._past = self._past_beside
         return twin
 
     def errors(
@@ -148,8 +152,7 @@ class Window:
 
     def deposits(self, errors: Tensor) -> tuple[Tensor, ...]:
         """(m, c) what these errors leave in the weights and in the velocity after the window."""
-        shares = errors.new_tensor(self.memory.deposit[:, self.memory.step_of])
-        return tuple(share[:, None] * errors for share in shares)
+        return tuple(share[:, None] * errors for share in self.shares)
 
 
 class DualLearner:
@@ -191,19 +194,23 @@ class DualLearner:
                 f"sample, of at most {self.learner.batch_size} samples each"
             )
 
-    def window(self, K_rows: Tensor) -> Window:
-        """The next samples, given their kernel (m, n + m) against the past and themselves."""
-        memory = step_response(self.learner, self.steps, len(K_rows))
-        return Window(len(self), K_rows[:, len(self) :], self.past(K_rows), memory, self.steps)
+    def window(self, K_rows: Tensor, beside: tuple[Tensor, ...] = ()) -> Window:
+        """The next samples, given their kernel (m, n + m) against the past and themselves.
 
-    def past(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(m, c) the next samples' kernel to the past times its weights, and times its velocity."""
-        n = len(self)
-        return tuple(rows[:, :n] @ share.rows for share in self.shares) if n else ()
+        `beside` are the `parts` of another learner of the same kind, which meets the same samples.
+        """
+        n, memory = len(self), step_response(self.learner, self.steps, len(K_rows))
+        past, other = products(K_rows[:, :n], self.parts, beside)
+        return Window(n, K_rows[:, n:], past, memory, self.steps, past_beside=other)
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """(n, c) the past's shares in the weights and in the velocity."""
+        return tuple(share.rows for share in self.shares) if len(self) else ()
 
     def fork(self) -> Self:
         """Returns an independent learner that continues from here."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         # with a memory, the shares of the past change with every step
         fork.shares = tuple(
             share.clone() if self.learner.has_memory else share.fork() for share in self.shares
@@ -238,8 +245,8 @@ class PrimalLearner:
         self.steps = 0
         self._size = 0
         self._kept = 2 if learner.has_memory else 1
-        self._parts: tuple[Tensor, ...] = ()  # weights and, if there is a memory, velocity
-        self._memories: dict[int, StepResponse] = {}
+        # (features, c) the weights and, if there is a memory, the velocity
+        self.parts: tuple[Tensor, ...] = ()
 
     def __len__(self) -> int:
         return self._size
@@ -247,24 +254,22 @@ class PrimalLearner:
     @property
     def coefficients(self) -> Tensor:
         """(features, c) the weights: the prediction for a query is its features times these."""
-        return self._parts[0]
+        return self.parts[0]
 
-    def window(self, rows: FeatureRows) -> Window:
-        """The next samples."""
-        past, memory = self.past(rows), self._memory(len(rows.features))
-        return Window(self._size, rows.gram, past, memory, self.steps, rows.features)
-
-    def past(self, rows: FeatureRows) -> tuple[Tensor, ...]:
-        """(m, c) the next samples' features times the weights, and the velocity."""
-        return tuple(rows.features @ part for part in self._parts)
+    def window(self, rows: FeatureRows, beside: tuple[Tensor, ...] = ()) -> Window:
+        """The next samples; see `DualLearner`."""
+        features = rows.features
+        memory = step_response(self.learner, self.steps, len(features))
+        past, other = products(features, self.parts, beside)
+        return Window(self._size, rows.gram, past, memory, self.steps, features, other)
 
     def fork(self) -> Self:
         """Returns an independent learner that continues from here."""
-        return copy.copy(self)  # learning makes new weights and does not change the old ones
+        return shallow(self)  # learning makes new weights and does not change the old ones
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
-        parts = {f"part{i}": part for i, part in enumerate(self._parts)}
+        parts = {f"part{i}": part for i, part in enumerate(self.parts)}
         return {"steps": self.steps, "size": self._size} | parts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -278,29 +283,28 @@ class PrimalLearner:
         if self._size:
             shape = require_shape("part0", state["part0"], None, None).shape
             names = [f"part{i}" for i in range(self._kept)]
-            self._parts = tuple(require_shape(name, state[name], *shape) for name in names)
+            self.parts = tuple(require_shape(name, state[name], *shape) for name in names)
 
     def learn(self, window: Window, errors: Tensor) -> None:
         """Takes the steps of the window, on which it made these errors."""
         new = [window.place.mT @ part for part in window.deposits(errors)[: self._kept]]
-        if self._parts:
+        if self.parts:
             transfer = window.memory.transfer[: self._kept, : self._kept].tolist()
             for part, shares in zip(new, transfer, strict=True):
-                for share, old in zip(shares, self._parts, strict=True):
+                for share, old in zip(shares, self.parts, strict=True):
                     part.add_(old, alpha=share)
-        self._parts = tuple(new)
+        self.parts = tuple(new)
         self._size += len(errors)
         self.steps += window.memory.deposit.shape[1]
 
-    def _memory(self, m: int) -> StepResponse:
-        """The response over the next `m` samples; at a constant rate, that over any `m` samples."""
-        if not isinstance(self.learner.lr, float):
-            return step_response(self.learner, self.steps, m)
-        if m not in self._memories:
-            if len(self._memories) == MEMORIES:  # portions of irregular length fill the cache
-                self._memories.clear()
-            self._memories[m] = step_response(self.learner, 0, m)
-        return self._memories[m]
+
+def products(rows: Tensor, *groups: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+    """The products of `rows` with every matrix of every group, reading the rows only once."""
+    parts = [part for group in groups for part in group]
+    if not parts:
+        return [() for _ in groups]
+    found = iter(torch.split(rows @ torch.cat(parts, 1), [part.shape[1] for part in parts], 1))
+    return [tuple(next(found) for _ in group) for group in groups]
 
 
 def diagonal_blocks(M: Tensor, size: int) -> Tensor:

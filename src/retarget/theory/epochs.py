@@ -26,7 +26,7 @@ from torch import Tensor
 from retarget.arrays import Problem, panels
 from retarget.errors import InvalidInputError, InvalidTypeError, UnreachableTargetsError
 from retarget.learners import SGD
-from retarget.theory.dual import DualLearner, Window, carry_over
+from retarget.theory.dual import DualLearner, Window, carry_over, products
 from retarget.theory.losses import Loss, outputs, slope_product
 from retarget.theory.response import final_response, remaining_start, step_response
 from retarget.theory.stability import GrowthWatch, largest_stable_lr
@@ -60,15 +60,18 @@ class RepeatedLearner(DualLearner):
         for share in self.shares:
             share.append(torch.zeros_like(like))
 
-    def next_window(self, K_rows: Tensor, rows: slice) -> Window:
+    def next_window(self, K_rows: Tensor, rows: slice, beside: tuple[Tensor, ...] = ()) -> Window:
         """The samples at these positions, given their kernel (m, n) against all samples."""
-        memory, past = step_response(self.learner, self.steps, len(K_rows)), self.past(K_rows)
-        return Window(self._met, K_rows[:, rows], past, memory, self.steps, rows)
+        memory, parts = step_response(self.learner, self.steps, len(K_rows)), self.parts
+        met = len(parts[0]) if parts else 0
+        past, other = products(K_rows[:, :met], parts, beside)
+        return Window(self._met, K_rows[:, rows], past, memory, self.steps, rows, other)
 
-    def past(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(m, c) the next samples' kernel to all times their weights, and times their velocity."""
-        met = min(self._met, rows.shape[1])  # in the first epoch the others have no share yet
-        return tuple(rows[:, :met] @ share.rows[:met] for share in self.shares) if met else ()
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """(n, c) the shares in the weights and in the velocity of the samples met so far."""
+        met = min(self._met, len(self))  # in the first epoch the others have no share yet
+        return tuple(share.rows[:met] for share in self.shares) if met else ()
 
     def learn(self, window: Window, errors: Tensor) -> None:
         """Takes the steps of the window, on which it made these errors."""
@@ -92,13 +95,14 @@ def online_pass(
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=n)
     for epoch in range(epochs):
         for rows in panels(n, learner.batch_size, K.device):
-            window, targets, start = repeated.next_window(K[rows], rows), problem.Y[rows], None
+            window = repeated.next_window(K[rows], rows, watch.riding)
+            targets, start = problem.Y[rows], None
             if problem.start is not None:
                 start = remaining[epoch, rows] * problem.start[rows]
                 if loss == "squared":
                     targets, start = targets - start, None
             errors[rows] = window.errors(targets, loss, start)
-            watch.follow(K[rows], window, targets, errors[rows])
+            watch.follow(window, targets, errors[rows])
             repeated.learn(window, errors[rows])
     watch.warn_once()
     return errors, repeated.coefficients

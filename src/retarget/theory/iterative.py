@@ -20,7 +20,6 @@ coasts to. (Matching where it is, instead of where it is going, is possible too,
 velocity free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self, get_args
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets, panel_rows
+from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets, panel_rows, shallow
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
@@ -135,8 +134,8 @@ class Sweep:
 
         `gram` returns the kernel of a range of the stream that the fork follows.
         """
-        fork = copy.copy(self)
-        fork._gram, fork._settling = gram, copy.copy(self._settling)
+        fork = shallow(self)
+        fork._gram, fork._settling = gram, shallow(self._settling)
         fork._learner, fork._watch = self._learner.fork(), self._watch.fork(gram)
         fork._offline = None if self._offline is None else self._offline.fork(gram)
         return fork
@@ -159,7 +158,7 @@ class Sweep:
         """
         if self.loss == "squared" and start is not None:
             return self.correct(rows, Y - start, block_size) + start
-        window = self._learner.window(rows)
+        window = self._learner.window(rows, self._watch.riding)
         aim = Y  # the aim of the first half of Eq. 16 alone, instead of F_n
         if self.parts != "online":
             if self._offline is None:
@@ -172,7 +171,7 @@ class Sweep:
             targets = window.targets(errors, self.loss, start)
         else:
             targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
-        self._watch.follow(rows, window, targets, errors)
+        self._watch.follow(window, targets, errors)
         self._learner.learn(window, errors)
         return targets
 
@@ -227,7 +226,8 @@ def equal_blocks(
         start = min(block_size, stop)
         yield slice(0, start), start
     whole = stop - (stop - start) % block_size
-    stride = max(1, panel_rows(device) // block_size) * block_size
+    blocks, ranges = (whole - start) // block_size, round((whole - start) / panel_rows(device))
+    stride = max(1, -(-blocks // max(1, ranges))) * block_size  # ranges of about equal length
     for begin in range(start, whole, stride):
         yield slice(begin, min(begin + stride, whole)), block_size
     if whole < stop:

@@ -227,9 +227,9 @@ def online_learning_curve(
         for rows in panels(stop - start, learner.batch_size, gram.device):
             rows = slice(start + rows.start, start + rows.stop)
             K_rows, targets = gram[rows, : rows.stop], problem.Y[rows]
-            window = dual.window(K_rows)
+            window = dual.window(K_rows, watch.riding)
             errors = window.errors(targets)
-            watch.follow(K_rows, window, targets, errors)
+            watch.follow(window, targets, errors)
             dual.learn(window, errors)
         predictions.append(query[:, :stop] @ dual.coefficients)
     watch.warn_once()

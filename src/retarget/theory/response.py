@@ -26,11 +26,14 @@ These few numbers are computed in float64, whatever the precision of the kernel.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+
+KEPT_LENGTH = 512  # samples; with momentum, a response holds the square of this
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class StepResponse:
         carry: (steps + 1, 2) what the weights before step s keep of (w, v) before step 0.
         coasting_carry: The same as carry, for the weights that the learner coasts to from there.
         transfer: (2, 2) what (w, v) after the last step keep of (w, v) before step 0.
-        deposit: (2, steps) the weight of each step's errors in (w, v) after the last step.
+        deposit: (2, steps) the weight of each step's errors in (w, v) after the last step; (1,
+            steps) without a memory, in w alone.
         responses: (2, steps + 1, steps) c(s, i) and c_inf(s, i): the weight of step i's errors in
             the weights before step s, and in those that they coast to. None for plain SGD, for
             which both equal the deposit at any time.
@@ -55,26 +59,30 @@ class StepResponse:
     deposit: np.ndarray
     responses: np.ndarray | None
 
-    def coasting_share(self, ends: np.ndarray) -> np.ndarray:
-        """(m,) c_inf(end, i) for each sample's own step: what remains of the sample's own error."""
-        share: np.ndarray
-        if self.responses is None:
-            share = self.deposit[0, self.step_of]
-        else:
-            share = self.responses[1][ends, self.step_of]
-        return share
-
 
 def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
     """The memory over the next `m` samples, of which the first starts step `first_step`."""
+    if isinstance(learner.lr, float) and m <= KEPT_LENGTH:
+        return _lasting_response(learner, m)
+    return _response(learner, first_step, m)
+
+
+@lru_cache(maxsize=8)  # portions of a stream are usually of one length
+def _lasting_response(learner: SGD, m: int) -> StepResponse:
+    """At a constant rate the response is the same over any m samples."""
+    return _response(learner, 0, m)
+
+
+def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
     steps = learner.steps(m)
     step_of = np.arange(m) // learner.batch_size
     carry = np.zeros((steps + 1, 2))
-    transfer, deposit = np.eye(2), np.zeros((2, steps))
+    transfer = np.eye(2)
     if not learner.has_memory:  # c(t, i) = eta_i r_i: no need to go step by step
         carry[:, 0] = 1.0
-        deposit[0] = _rates(learner, first_step, steps) * _reductions(learner, m)
-        return StepResponse(step_of, carry, carry, transfer, deposit, None)
+        rates = _rates(learner, first_step, steps) * _reductions(learner, m)
+        return StepResponse(step_of, carry, carry, transfer, rates[None], None)
+    deposit = np.zeros((2, steps))
     carry[0, 0] = 1.0
     coasting_carry = carry.copy()
     responses = np.zeros((2, steps + 1, steps))

@@ -18,24 +18,30 @@ from torch import Tensor
 
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.cholesky import (
-    inverse_norm,
+    SLACK,
+    diagonal_roots,
     needed_jitter,
+    plenty,
+    probed_condition,
+    random_probes,
+    scaled_condition,
     solve_lower,
     solve_lower_transposed,
-    worth_estimating,
 )
 from retarget.theory.dual import Window, diagonal_blocks
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
 ROUNDING = 8.0
+TOGETHER = 96  # rows of the blocks that are solved together: more multiply more zeros
 
 
 class Settling:
     """Finds the errors whose steps settle the learner, with the stabiliser gamma_o of Eq. 15.
 
     Attributes:
-        condition: An estimate of the largest condition number of the blocks so far.
+        condition: An estimate of the largest condition number of the blocks so far (that of H in
+            `cholesky`), or 1 if digits are plenty.
     """
 
     def __init__(self, ridge: float) -> None:
@@ -50,16 +56,27 @@ class Settling:
         ends = _block_ends(window, block_size)
         share = _own_share(window, ends)
         blocks = self._inverted(window, block_size, in_range)
-        scaled = blocks.solve(aim - window.inherited(window.memory.coasting_carry[ends]))
-        if len(blocks.cholesky) > 1:
-            # T A = rhs with T block lower triangular: its block rows times the inverses of its
-            # diagonal blocks are unit lower triangular
-            coupling = window.gram.clone()
-            if window.memory.responses is not None:
-                coupling.mul_(window.spread(window.memory.responses[1][ends])).div_(share)
-            diagonal_blocks(coupling, block_size).zero_()
-            scaled = solve_lower(blocks.solve(coupling), scaled, unit_diagonal=True)
-        return scaled / share[:, None]
+        coupling = window.gram
+        if window.memory.responses is not None:
+            coupling = coupling * window.spread(window.memory.responses[1][ends]) / share
+        rest = aim - window.inherited(window.memory.coasting_carry[ends])
+        # T A = rest with T block lower triangular, a few blocks at a time
+        A, together = torch.empty_like(rest), max(1, TOGETHER // block_size)
+        for first in range(0, len(blocks.cholesky), together):
+            few = blocks.part(first, first + together)
+            before = first * block_size
+            rows = slice(before, before + len(few.cholesky) * block_size)
+            rhs = rest[rows]
+            if before:
+                rhs = torch.addmm(rhs, coupling[rows, :before], A[:before], alpha=-1)
+            solution = few.solve(rhs)
+            if len(few.cholesky) > 1:
+                # block rows times the inverses of the diagonal blocks are unit lower triangular
+                own = coupling[rows, rows].clone()
+                diagonal_blocks(own, block_size).zero_()
+                solution = solve_lower(few.solve(own), solution, unit_diagonal=True)
+            A[rows] = solution
+        return A / share[:, None]
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
         """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, for each block separately."""
@@ -95,6 +112,16 @@ class BlockInverses:
     singular: Tensor | None = None
     roots: Tensor | None = None
 
+    def part(self, first: int, stop: int) -> "BlockInverses":
+        """The inverses of some consecutive blocks."""
+        cholesky = self.cholesky[first:stop]
+        if self.singular is None or self.roots is None:
+            return BlockInverses(cholesky, self.condition, self.rounding)
+        among = (self.singular >= first) & (self.singular < stop)
+        singular = self.singular[among] - first
+        known = self.condition, self.rounding
+        return BlockInverses(cholesky, *known, singular, self.roots[among])
+
     def solve(self, rhs: Tensor) -> Tensor:
         """(m, c) the least-norm solution of every block."""
         blocks = in_blocks(rhs, self.cholesky.shape[-1])
@@ -112,19 +139,25 @@ def invert_blocks(
     A block that is singular without a ridge gets a pseudo-inverse if `in_range`, and raises an
     error otherwise. `eps` is the relative rounding of the entries, if it is not that of their type.
     """
-    size = gram.shape[-1]
+    size, eps = gram.shape[-1], eps or torch.finfo(gram.dtype).eps
     # column by column, as LAPACK stores it, so that the factors overwrite the blocks
     factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
     factors.diagonal(dim1=1, dim2=2).add_(ridge)
-    norm = torch.linalg.vector_norm(factors, 1, dim=1).amax(dim=1)
+    roots = diagonal_roots(gram, ridge)
     info = torch.empty(len(factors), dtype=torch.int32, device=factors.device)
     torch.linalg.cholesky_ex(factors, out=(factors, info))
+    probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots)))
+    rounding = ROUNDING * size * eps
+    enough = min(plenty(gram.dtype), 1 / rounding / SLACK)
+    if bool(((probed < enough) & (info == 0)).all()):
+        return BlockInverses(factors, 1.0, rounding)
     failed = info != 0
-    if failed.any():
-        factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    worth = worth_estimating(norm, gram.dtype)
-    condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors, worth)
-    rounding = ROUNDING * size * (eps or torch.finfo(gram.dtype).eps)
+    factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
+    condition = scaled_condition(
+        torch.where(roots > 0, roots, 1.0),
+        lambda rhs: _cholesky_solve(factors, rhs),
+        lambda x: gram @ x + ridge * x,
+    )
     if not (in_range and ridge == 0):
         _require_definite(gram, ridge, start, failed)
         return BlockInverses(factors, float(condition.max()), rounding)
@@ -179,4 +212,6 @@ def _block_ends(window: Window, block_size: int) -> np.ndarray:
 
 def _own_share(window: Window, ends: np.ndarray) -> Tensor:
     """(m,) how much of a sample's error is in the function after its block."""
-    return window.gram.new_tensor(window.memory.coasting_share(ends))
+    if window.memory.responses is None:
+        return window.shares[0]
+    return window.gram.new_tensor(window.memory.responses[1][ends, window.memory.step_of])

@@ -7,7 +7,6 @@ $\eta / (1-\mu)$ has to obey the same bound. (If the same mini-batch is repeated
 is looser, $2(1+\mu)$, but streams are not like that.)
 """
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -15,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from retarget.arrays import shallow
 from retarget.errors import (
     DivergedError,
     DivergenceWarning,
@@ -102,27 +102,34 @@ class GrowthWatch:
         self._dtype, self._outputs = torch.float64, 1
         self._warned = self._warned_of_size = False
 
-    def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
+    @property
+    def riding(self) -> tuple[Tensor, ...]:
+        """The probe's parts, for the learner's `window`; none if the probe has overflowed."""
+        return self.probe.parts if math.isfinite(self.growth) else ()
+
+    def follow(self, window: Window, targets: Tensor, errors: Tensor) -> None:
         """Checks the errors that the learner made on the next samples, before it learned them.
 
-        `K_rows` and `window` are the samples as the probe and the learner take them. Raises a
-        `DivergedError` if an error is not finite.
+        `window` was made with the probe `riding` beside the learner. Raises a `DivergedError` if an
+        error is not finite.
         """
         self._dtype, self._outputs = errors.dtype, errors.shape[1]
         self.seen = window.start + len(errors)
-        self.largest_target = max(self.largest_target, targets.abs().max().item())
-        row = window.start if self._length is None else window.start % self._length
-        _require_finite_errors(errors, row, self.learner, self.stable_lr, window.first_step)
-        self.largest_error = max(self.largest_error, errors.abs().max().item())
-        if math.isfinite(self.growth):
-            beside = window.beside(self.probe.past(K_rows))
-            grown = self._grown(beside, targets, errors)
-            largest = grown.abs().max().item()
-            if math.isfinite(largest):
-                self.growth = max(self.growth, largest)
-                self.probe.learn(beside, grown)
-            else:
-                self.growth = math.inf
+        probing, beside = math.isfinite(self.growth), window.beside()
+        grown = self._grown(beside, targets, errors) if probing else errors
+        # on a GPU, reading numbers waits for all work before: so all three are read at once
+        largest = [each.abs().max() for each in (targets, errors, grown)]
+        target, error, growth = torch.stack(largest).tolist()
+        self.largest_target = max(self.largest_target, target)
+        if not math.isfinite(error):
+            row = window.start if self._length is None else window.start % self._length
+            _require_finite_errors(errors, row, self.learner, self.stable_lr, window.first_step)
+        self.largest_error = max(self.largest_error, error)
+        if probing and math.isfinite(growth):
+            self.growth = max(self.growth, growth)
+            self.probe.learn(beside, grown)
+        elif probing:
+            self.growth = math.inf
 
     def _grown(self, window: Window, targets: Tensor, errors: Tensor) -> Tensor:
         """(m, 1) the probe's errors; (m, c) with cross-entropy, whose outputs are coupled."""
@@ -165,7 +172,7 @@ class GrowthWatch:
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns a watch that continues from here, on a stream whose kernel `gram` returns."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork._gram, fork.probe = gram, self.probe.fork()
         return fork
 
@@ -203,7 +210,7 @@ class FeatureGrowthWatch(GrowthWatch):
         super().__init__(learner, no_past, PrimalLearner(learner))
         self.curvature = 0.0
 
-    def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
+    def follow(self, window: Window, targets: Tensor, errors: Tensor) -> None:
         """As `GrowthWatch.follow`, from the features of the samples."""
         batch, m = self.learner.batch_size, len(window.gram)
         whole = m - m % batch
@@ -213,7 +220,7 @@ class FeatureGrowthWatch(GrowthWatch):
                 scale = 1.0 if self.learner.reduction == "sum" else 1.0 / blocks.shape[-1]
                 top = torch.linalg.eigvalsh(blocks)[:, -1].max().item()
                 self.curvature = max(self.curvature, scale * top)
-        super().follow(K_rows, window, targets, errors)
+        super().follow(window, targets, errors)
 
     def stable_lr(self, n: int) -> float:
         """A rate at which the samples so far are learned without blowing up."""

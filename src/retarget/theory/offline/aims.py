@@ -25,7 +25,6 @@ it is computed again from the samples that count. With explicit features the sum
 computed again from the window's features.
 """
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -35,18 +34,17 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, require_memory
+from retarget.arrays import require_memory, shallow
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import (
     GrowingCholesky,
-    inverse_norm,
+    matrix_condition,
     normal_factor,
     not_positive_definite,
     solve_lower,
     solve_lower_transposed,
     warn_if_meaningless,
-    worth_estimating,
 )
 from retarget.theory.dual import FeatureRows, diagonal_blocks
 from retarget.theory.settling import in_blocks
@@ -125,7 +123,7 @@ class OfflineLearner(ABC):
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns an independent learner that continues from here."""
-        return copy.copy(self)  # enough if learning creates new arrays
+        return shallow(self)  # enough if learning creates new arrays
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -164,16 +162,12 @@ class KernelRidge(OfflineLearner):
     """Ridge regression on all the past, from its kernel: stores n^2/2 numbers."""
 
     def __init__(self, gamma: float, gram: Callable[[slice], Tensor], roomy: bool = False) -> None:
-        self.gamma = gamma
-        self.factor, self._beta = GrowingCholesky(gamma, gram, roomy), GrowingRows()
+        self.gamma, self.factor = gamma, GrowingCholesky(gamma, gram, roomy)
 
     def learn(self, K_rows: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples from their kernel (m, n + m) to the past and themselves."""
         new = self.factor.extend(K_rows)
-        beta = new.solve(Y, self._beta.rows if len(self._beta) else Y[:0])
-        self.factor.commit(new)
-        self._beta.append(beta)
-        return Innovation(new.corner, beta)
+        return Innovation(new.corner, self.factor.commit(new, Y))
 
     def predictions(
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
@@ -187,30 +181,28 @@ class KernelRidge(OfflineLearner):
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """See `OfflineLearner`."""
-        fork = copy.copy(self)
-        fork.factor, fork._beta = self.factor.fork(gram), self._beta.fork()
+        fork = shallow(self)
+        fork.factor = self.factor.fork(gram)
         return fork
 
     def state_dict(self) -> dict[str, Any]:
         """See `OfflineLearner`."""
-        state = {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
-        return state | {"beta": self._beta.rows}
+        return {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
         """See `OfflineLearner`."""
-        self.factor.load_state_dict(part_of(state, "factor"))
+        self.factor.load_state_dict(part_of(state, "factor"), columns=shape[1])
         if len(self.factor) != learned:
             raise InvalidInputError(
                 f"the factor has {len(self.factor)} rows; expected {learned}, one per sample"
             )
-        self._beta.append(require_shape("beta", state["beta"], *shape))
 
 
 class RecursiveRidge(OfflineLearner):
     """Ridge regression on all the past, from its features: stores m^2 numbers for m features.
 
     Attributes:
-        condition: A lower bound on the condition number of the normal equations so far.
+        condition: The largest estimate of the condition number of the normal equations so far.
     """
 
     def __init__(self, gamma: float) -> None:
@@ -224,8 +216,7 @@ class RecursiveRidge(OfflineLearner):
             self._normal = self.gamma * torch.eye(size, dtype=Y.dtype, device=Y.device)
             self._moment = Y.new_zeros(size, Y.shape[1])
         R = normal_factor(self._normal, self.gamma)
-        largest, smallest = (float(end) for end in R.diagonal().aminmax()[::-1])
-        self.condition = max(self.condition, (largest / smallest) ** 2)
+        self.condition = max(self.condition, matrix_condition(self._normal, R))
         V = solve_lower(R, features.mT)
         predicted = V.mT @ solve_lower(R, self._moment)
         left = (V.mT @ V).mul_(self.gamma)
@@ -307,10 +298,7 @@ class RecentKernelRidge(OfflineLearner):
         if info.item():
             raise not_positive_definite(K + torch.diag(noise), self.gamma, int(info) - 1)
         if not self._warned:
-            norm = float(torch.linalg.matrix_norm(M, 1))
-            worth = worth_estimating(norm, M.dtype)
-            inverse = inverse_norm(lambda rhs: torch.cholesky_solve(rhs, factor), M, worth)
-            condition = norm * float(inverse)
+            condition = matrix_condition(M, factor)
             self._warned = warn_if_meaningless("the aim's kernel", condition, M.dtype)
         return scale[:, None] * torch.cholesky_solve(scale[:, None] * targets, factor)
 

@@ -22,14 +22,13 @@ $H = \Delta - \Pi \Pi^\top$ with $\Delta$ diagonal, that is a factorisation for 
 for what they share, c + 1 of them.
 """
 
-import copy
 from collections.abc import Callable
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, panels, require_memory
+from retarget.arrays import GrowingRows, panels, require_memory, shallow
 from retarget.errors import InvalidInputError, NotConvergedError, NotPositiveDefiniteError
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import GrowingCholesky
@@ -143,7 +142,7 @@ class LogisticFit(OfflineLearner):
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """See `OfflineLearner`."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork._gram, fork.factor = gram, self.factor.fork(gram)
         fork._Y, fork._start = self._Y.fork(), self._start.fork()
         fork._roots = self._roots.fork()
