@@ -33,7 +33,7 @@ from retarget.theory.dual import Window, diagonal_blocks
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
 ROUNDING = 8.0
-TOGETHER = 96  # rows of the blocks that are solved together: more multiply more zeros
+TOGETHER = 128  # rows of the blocks that are solved together: more multiply more zeros
 
 
 class Settling:
