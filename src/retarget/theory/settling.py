@@ -33,7 +33,9 @@ from retarget.theory.dual import Window, diagonal_blocks
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
 ROUNDING = 8.0
-TOGETHER = 128  # rows of the blocks that are solved together: more multiply more zeros
+# Rows of the blocks that are solved together: more multiply more zeros, fewer make more calls. On an
+# H200, 30,000 samples take 1.78 times a Cholesky factorisation with 128, and 1.44 times with 2048.
+TOGETHER, TOGETHER_ELSEWHERE = {"cpu": 128}, 2048
 
 
 class Settling:
@@ -61,7 +63,8 @@ class Settling:
             coupling = coupling * window.spread(window.memory.responses[1][ends]) / share
         rest = aim - window.inherited(window.memory.coasting_carry[ends])
         # T A = rest with T block lower triangular, a few blocks at a time
-        A, together = torch.empty_like(rest), max(1, TOGETHER // block_size)
+        A, most = torch.empty_like(rest), TOGETHER.get(rest.device.type, TOGETHER_ELSEWHERE)
+        together = max(1, most // block_size)
         for first in range(0, len(blocks.cholesky), together):
             few = blocks.part(first, first + together)
             before = first * block_size
