@@ -33,8 +33,8 @@ from retarget.theory.dual import Window, diagonal_blocks
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
 ROUNDING = 8.0
-# Rows of the blocks that are solved together: more multiply more zeros, fewer make more calls. On an
-# H200, 30,000 samples take 1.78 times a Cholesky factorisation with 128, and 1.44 times with 2048.
+# Rows of the blocks that are solved together: more multiply more zeros, fewer make more calls. An
+# H200 takes 1.78 times a Cholesky factorisation for 30,000 samples with 128, 1.44 times with 2048.
 TOGETHER, TOGETHER_ELSEWHERE = {"cpu": 128}, 2048
 
 
