@@ -88,7 +88,6 @@ bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/empirical_ntk.py
 	$(BIN)/python benchmarks/transformer_ntk.py
 	$(BIN)/python benchmarks/continual.py --steps 150
-	$(BIN)/python benchmarks/explore.py
 	$(BIN)/python benchmarks/diagnosis.py
 	$(BIN)/python benchmarks/streaming_ridge.py
 	$(BIN)/python benchmarks/scaling.py
