@@ -50,7 +50,7 @@ test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 d
 
 SECONDS ?= 60
 FUZZED  := "idx" "pickle" "torch" "binary batch" "tar" "zip" "picture" "npy" "npz" "csv" "csv.gz" \
-	"parquet" "parquet sizes" "state" "experiment" "setting"
+	"parquet" "parquet sizes" "state" "experiment"
 fuzz: $(READY)  ## coverage-guided fuzzing of every reader, SECONDS=60 each; findings in .fuzz
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[fuzz]"
 	@mkdir -p .fuzz
