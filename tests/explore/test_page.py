@@ -387,6 +387,8 @@ def test_own_points_are_pasted_and_what_is_no_number_is_named(page):
     hostile = "<img src=x onerror=alert(1)>"
     for text, message in {
         f"1 2\n{hostile}": f'Line 2 is "{hostile}"; expected two numbers.',
+        "time heat\n\n1 2\n\n3,": 'Line 5 is "3,"; expected two numbers.',
+        "3 x": 'Line 1 is "3 x"; expected two numbers.',
         "a b": "There are 0 points; expected 1 to 200.",
         "\n".join("1 2" for _ in range(201)): "There are 201 points; expected 1 to 200.",
     }.items():
