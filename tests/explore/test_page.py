@@ -433,3 +433,15 @@ def test_everything_that_can_be_used_has_a_name_and_the_table_is_in_sight(visit)
         .filter((one) => !(one.labels?.length || one.getAttribute("aria-label") || one.innerText))
         .map((one) => one.outerHTML)"""
     assert page.evaluate(unnamed) == []
+
+
+def test_in_a_page_with_a_title_of_its_own_it_leaves_its_title_out(visit, browser, tmp_path):
+    around = tmp_path / "around.html"
+    around.write_text(f"<iframe src='{PAGE.as_uri()}' width=900 height=700></iframe>")
+    page = browser.new_page()
+    page.goto(around.as_uri())
+    frame = page.frame_locator("iframe")
+    assert frame.locator("#plot .point").count() == 40
+    assert frame.locator("h1").is_hidden()
+    page.close()
+    assert visit().locator("h1").is_visible()
