@@ -50,7 +50,7 @@ test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 d
 
 SECONDS ?= 60
 FUZZED  := "idx" "pickle" "torch" "binary batch" "tar" "zip" "picture" "npy" "npz" "csv" "csv.gz" \
-	"parquet" "parquet sizes" "state" "experiment" "setting"
+	"parquet" "parquet sizes" "state" "experiment"
 fuzz: $(READY)  ## coverage-guided fuzzing of every reader, SECONDS=60 each; findings in .fuzz
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[fuzz]"
 	@mkdir -p .fuzz
@@ -88,7 +88,6 @@ bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/empirical_ntk.py
 	$(BIN)/python benchmarks/transformer_ntk.py
 	$(BIN)/python benchmarks/continual.py --steps 150
-	$(BIN)/python benchmarks/explore.py
 	$(BIN)/python benchmarks/diagnosis.py
 	$(BIN)/python benchmarks/streaming_ridge.py
 	$(BIN)/python benchmarks/scaling.py

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
 PAGES, SITE = BUILD / "pages", BUILD / "site"
 ADAPTERS = ROOT / "src" / "retarget" / "integrations"
+EXPLORER = ROOT / "src" / "retarget" / "explore" / "static" / "explorer.html"
 AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 MATHJAX = "mathjax@3.2.2"  # the last one whose formulas need no further file
@@ -39,6 +40,8 @@ def page_of(path: Path) -> Path:
         name = name.relative_to("docs")
     elif len(name.parts) == 1:
         name = Path(name.name.lower())
+    elif name.suffix == ".html":  # the interactive page
+        name = Path(name.name)
     return name.with_suffix(".md") if name.suffix == ".py" else name
 
 
@@ -71,7 +74,7 @@ def lay_out() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     pages = [*DOCS.rglob("*.md"), *map(ROOT.joinpath, AT_THE_TOP)]
     scripts = [*(DOCS / "tutorials").glob("*.py"), *(ROOT / "examples").glob("*.py")]
-    others = [*(DOCS / "images").glob("*"), *(DOCS / "assets").glob("*")]
+    others = [*(DOCS / "images").glob("*"), *(DOCS / "assets").glob("*"), EXPLORER]
     for path in (*pages, *scripts, *others):
         page = PAGES / page_of(path)
         page.parent.mkdir(parents=True, exist_ok=True)

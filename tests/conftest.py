@@ -1,7 +1,5 @@
 import os
 import subprocess
-import threading
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from retarget.explore.server import ExploreServer
 from support.command_line import run
 from support.mirror import running_mirror
 
@@ -74,20 +71,3 @@ def environment():
     source = tests.parent / "src"
     path = os.pathsep.join([str(source), str(tests), os.environ.get("PYTHONPATH", "")])
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
-
-
-@contextmanager
-def serving(opening):
-    with ExploreServer(opening) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.fixture(scope="session")
-def serve():
-    return serving

@@ -52,18 +52,21 @@ def test_a_bad_link_is_named_with_its_page(site, line, problem):
 
 def test_links_lead_to_pages_and_examples_lose_the_marks_of_doctest(monkeypatch, tmp_path):
     monkeypatch.setattr(make_site, "ROOT", tmp_path)
-    for name in ("CHANGELOG.md", "examples/loop.py", "docs/core.md", "docs/tutorials/net.py"):
+    files = (
+        "CHANGELOG.md examples/loop.py docs/core.md docs/tutorials/net.py src/room/explorer.html"
+    )
+    for name in files.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     page = tmp_path / "docs" / "tutorials" / "index.md"
     page.write_text(
         "[a](../../CHANGELOG.md) [b](../../examples/loop.py) [c](../core.md#part) [d](net.py)\n"
-        "[e](https://elsewhere.example/x.md) [f](#here)\n\n"
+        "[e](https://elsewhere.example/x.md) [f](#here) [g](../../src/room/explorer.html)\n\n"
         "```python\n>>> f[0](1)\n2\n\n```\n\n```python\nx = 1\n```\n"
     )
     assert make_site.as_page(page) == (
         "[a](../changelog.md) [b](../examples/loop.md) [c](../core.md#part) [d](net.md)\n"
-        "[e](https://elsewhere.example/x.md) [f](#here)\n\n"
+        "[e](https://elsewhere.example/x.md) [f](#here) [g](../explorer.html)\n\n"
         "```pycon\n>>> f[0](1)\n2\n```\n\n```python\nx = 1\n```\n"
     )
     page.write_text("[a](none.md)")

@@ -26,7 +26,7 @@ STEPS = [  # what is run, in one process, what it shows, and what it may import
     ("--help", "Computes experiments and draws", set()),
     ("diagnose --help", "--target", TYPERS_OWN),
     ("correct --help", "--target", TYPERS_OWN),
-    ("explore --help", "--no-browser", TYPERS_OWN),
+    ("explore --help", "--no-open", TYPERS_OWN),
     ("reproduce --help", "fig6ad", TYPERS_OWN),
     ("runs --help", "export", TYPERS_OWN),
     ("data --help", "check", TYPERS_OWN),

@@ -25,7 +25,6 @@ with atheris.instrument_imports(
     from retarget.diagnosis.tables.read import read_table
     from retarget.errors import RetargetError
     from retarget.experiments.reader import parse_experiment
-    from retarget.explore.state import State
     from retarget.streaming.corrector import TargetCorrector
     from support import formats
 
@@ -53,13 +52,6 @@ def _text(content: bytes) -> object:
     return parse_experiment("fuzzed", content.decode("utf-8", "replace")).runs()
 
 
-def _setting(content: bytes) -> object:
-    try:
-        return State.model_validate_json(content)
-    except ValueError:
-        return None
-
-
 # Each with the formats whose valid files it starts from.
 TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
     "idx": (_file("", read_idx), ["idx, labels", "idx.gz"]),
@@ -83,7 +75,6 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
     ),
     "state": (_file("", TargetCorrector.load), ["corrector state"]),
     "experiment": (_text, ["experiment toml"]),
-    "setting": (_setting, ["explore setting"]),
 }
 
 

@@ -8,7 +8,6 @@ numbers: then `well_formed` says what a result must still be.
 import csv
 import gzip
 import io
-import json
 import re
 import warnings
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from retarget.data.mnist import load_mnist
 from retarget.diagnosis.tables.read import read_table
 from retarget.experiments.reader import parse_experiment
 from retarget.experiments.runs.store import Identity, RunStore
-from retarget.explore.state import State, toy_opening
 from support.made_cifar10 import BINARY_NAMES, PYTHON_NAMES, write_made_cifar10
 from support.made_core50 import made_frames, picture, write_made_core50
 from support.made_mnist import NAMES, write_made_mnist
@@ -237,19 +235,6 @@ def _read_experiment(path: Path) -> Any:
     return experiment
 
 
-def _setting(folder: Path) -> Path:
-    path = folder / "setting.json"
-    path.write_text(json.dumps(toy_opening().state.model_dump()))
-    return path
-
-
-def _read_setting(path: Path) -> Any:
-    try:
-        return State.model_validate_json(path.read_bytes())
-    except ValueError as error:  # what the server answers with
-        raise rt.errors.InvalidInputError(f"{path}: {error}") from error
-
-
 FRAMES = made_frames()
 FOLDER_NAME = "data set"
 FRAME_FILE = f"core50_128x128/{next(iter(FRAMES))}"
@@ -314,5 +299,4 @@ FORMATS: dict[str, Format] = {
     "run result": Format(_run("result.parquet"), _read_run, notices=True, made_again=True),
     "run record": Format(_run("run.json"), _read_run, notices=True, made_again=True),
     "experiment toml": Format(_experiment, _read_experiment),
-    "explore setting": Format(_setting, _read_setting),
 }

@@ -1,5 +1,6 @@
 """The `retarget explore` command: opens the interactive page."""
 
+import shutil
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -7,49 +8,32 @@ from typing import Annotated
 import typer
 
 from retarget.cli import say
-from retarget.errors import InvalidInputError
+from retarget.explore import PAGE
+from retarget.storage import atomic_file, user_path
 
 app = typer.Typer(rich_markup_mode="rich")
 
 
 @app.command()
 def explore(
-    file: Annotated[
+    out: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="FILE", help="A small stream (CSV, Parquet, NPZ, NPY); without it, Fig. 1."
-        ),
+        typer.Option(metavar="FILE", help="Write a copy of the page here, and do not open it."),
     ] = None,
-    x: Annotated[
-        str | None, typer.Option("--x", metavar="COL", help="The column drawn from left to right.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="COL", help="The column to be learned.")
-    ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where the page is served; 0 takes a free port.")
-    ] = 0,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Only print the address of the page.")
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Only print where the page is.")
     ] = False,
 ) -> None:
     """Opens a page where you move points, rates and the order, and see targets shift.
 
-    It is served to this machine only, until Ctrl-C.
+    The page is a single file that computes in your browser: it works offline, and sends nothing.
     """
-    # imports torch and Polars, which the help does not need
-    from retarget.explore.server import ExploreServer
-    from retarget.explore.state import file_opening, toy_opening
-
-    if file is None and (x is not None or target is not None):
-        raise InvalidInputError("--x and --target name columns of a FILE; give the file as well")
-    opening = toy_opening() if file is None else file_opening(file, x, target)
-    with ExploreServer(opening, port) as server:
-        say(f"Open {server.url}", style="bold")
-        say("Only this machine can see it. Stop with Ctrl-C.")
-        if not no_browser:
-            webbrowser.open(server.url)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            say("Stopped.")
+    if out is not None:
+        path = user_path(out)
+        with atomic_file(path) as partial:
+            shutil.copyfile(PAGE, partial)
+        say(f"Wrote {path}")
+        return
+    say(str(PAGE))
+    if not no_open and not webbrowser.open(PAGE.as_uri()):
+        say("No browser could be started: open this file in one.")

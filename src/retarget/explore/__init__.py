@@ -1,1 +1,8 @@
-"""`retarget explore`: a page on this machine where points, rates and orders can be moved."""
+"""The interactive page: one file that computes in the browser, without a server.
+
+Its mathematics is that of `retarget.theory` in JavaScript; the tests compare the two in a browser.
+"""
+
+from pathlib import Path
+
+PAGE = Path(__file__).parent / "static" / "explorer.html"
