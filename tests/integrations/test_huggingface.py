@@ -13,7 +13,8 @@ from transformers import BertConfig, BertForSequenceClassification, TrainingArgu
 
 import retarget as rt  # noqa: E402
 from retarget.errors import InvalidInputError, InvalidTypeError  # noqa: E402
-from retarget.integrations.huggingface import CorrectedTrainer, summed_loss, true_targets  # noqa: E402
+from retarget.integrations.agreement import summed_loss  # noqa: E402
+from retarget.integrations.huggingface import CorrectedTrainer, true_targets  # noqa: E402
 from support.corrected_training import assert_same, by_hand  # noqa: E402
 
 pytestmark = [
@@ -293,7 +294,7 @@ def test_numbers_as_labels_and_the_cross_entropy_of_a_single_output():
     logits, y = torch.tensor([[0.5], [-1.0]]), torch.tensor([[1.0], [0.2]])
     right = logits.sigmoid()
     expected = -(y * right.log() + (1 - y) * (1 - right).log()).sum()
-    torch.testing.assert_close(summed_loss(logits, y, entropy=True), expected)
+    torch.testing.assert_close(summed_loss(logits, y, "cross-entropy"), expected)
 
 
 class Stop(transformers.TrainerCallback):

@@ -26,6 +26,7 @@ from retarget.theory.losses import Loss
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 PRECONDITIONED = torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop
+DESCRIBED = torch.optim.SGD, *PRECONDITIONED
 
 
 class HalfSquaredError(nn.Module):
@@ -190,6 +191,11 @@ def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
     Adam, AdamW and RMSprop are described by their rate and weight decay, and a schedule by the rate
     from which it starts.
     """
+    if type(optimizer) not in DESCRIBED:
+        raise InvalidTypeError(
+            f"the optimiser is a {type(optimizer).__name__}; expected torch's SGD, Adam, AdamW or "
+            "RMSprop"
+        )
     groups = [dict(group) for group in optimizer.param_groups]
     for group in groups:
         group["lr"] = float(group.pop("initial_lr", group["lr"]))
@@ -197,9 +203,7 @@ def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
         first = groups[0]
         decay = float(first["weight_decay"])
         return SGD(first["lr"], batch_size, weight_decay=decay, reduction=reduction)
-    if type(optimizer) is torch.optim.SGD:
-        optimizer = torch.optim.SGD(groups)
-    return SGD.from_torch(optimizer, batch_size, reduction)
+    return SGD.from_torch(torch.optim.SGD(groups), batch_size, reduction)
 
 
 def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:

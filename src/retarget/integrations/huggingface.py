@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from retarget.continual import NetworkCorrector
 from retarget.continual.linearisation import outputs
 from retarget.continual.steps import evaluating
-from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import (
-    PRECONDITIONED,
+    DESCRIBED,
     Problems,
     Shift,
     corrected,
@@ -130,25 +130,22 @@ class CorrectedTrainer(Trainer):
     def _prepare(self) -> None:
         """Reads the task and makes the corrector; raises an error with all that is wrong."""
         problems, args = _wrong_arguments(self), self.args
-        ours = self.optimizer is None  # made by Trainer, from its arguments
-        optimizer = _plain(self.create_optimizer())
-        problems.check(_require_known, optimizer, **({"optim": "sgd"} if ours else {}))
-        problems.check(_require_one_decay, optimizer, **({"weight_decay": 0.0} if ours else {}))
-        right = not problems
+        batch = args.train_batch_size * args.gradient_accumulation_steps
+        by_trainer = self.optimizer is None  # then its arguments decide
+        optimizer, made = _plain(self.create_optimizer()), self.corrector
+        instead = _other_optimiser(optimizer, args) if by_trainer else {}
+        learner = problems.check(_described, optimizer, batch, **instead)
         if problems.check(self._read, self.get_train_dataloader()):
             problems.check(_require_no_noise, self.model, self._samples)
-            batches = args.train_batch_size * args.gradient_accumulation_steps
-            steps = -(-len(self._labels) // batches) * int(args.num_train_epochs)
+            steps = -(-len(self._labels) // batch) * int(args.num_train_epochs)
             problems.check(_rates, _trial_scheduler(args, steps), range(steps), **CONSTANT)
-        if right and self.corrector is None:
-            batch = args.train_batch_size * args.gradient_accumulation_steps
-            self._learner = description(optimizer, batch, "mean")
-            made = problems.check(made_by, self._make_corrector, self.model, self._learner, optimizer)
+        if made is None and learner is not None:
+            given = self._make_corrector, self.model, learner, optimizer
+            made = problems.check(made_by, *given)
             if made is not None:
                 _add_corrector(problems, made, optimizer, args)
         problems.refuse()
-        if self.corrector is None:
-            self.corrector = made
+        self.corrector, self._learner = made, self._learner or learner
 
     def compute_loss(
         self,
@@ -333,22 +330,21 @@ def _same(given: Any, kept: Tensor) -> bool:
     return isinstance(given, Tensor) and given.shape == kept.shape and torch.equal(given, kept)
 
 
-def _require_known(optimizer: torch.optim.Optimizer) -> None:
-    """Raises if the steps of this optimiser cannot be described."""
-    if type(optimizer) not in (torch.optim.SGD, *PRECONDITIONED):
-        raise InvalidTypeError(
-            f"the optimiser is a {type(optimizer).__name__}; expected SGD, Adam, AdamW or RMSprop"
-        )
-
-
-def _require_one_decay(optimizer: torch.optim.Optimizer) -> None:
-    """Raises if some weights shrink faster than others."""
+def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
+    """Describes the trainer's optimiser as a learner."""
     groups = [group for group in optimizer.param_groups if group["params"]]
     if len({float(group["lr"]) * float(group["weight_decay"]) for group in groups}) > 1:
         raise InvalidInputError(
             "lr * weight_decay differs between groups of parameters, as Trainer does not decay "
             "biases and norms; expected no decay, or optimizers=(yours, None) with one decay"
         )
+    return description(optimizer, batch, "mean")
+
+
+def _other_optimiser(optimizer: torch.optim.Optimizer, args: Any) -> dict[str, Any]:
+    """Returns the arguments for an optimiser that can be described."""
+    known = {} if isinstance(optimizer, DESCRIBED) else {"optim": "sgd"}
+    return known | ({"weight_decay": 0.0} if args.weight_decay else {})
 
 
 def _trial_scheduler(args: Any, steps: int) -> Any:
