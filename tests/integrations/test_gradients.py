@@ -9,25 +9,20 @@ from torch import nn
 
 from retarget.errors import InvalidInputError
 from retarget.integrations.gradients import GradientCheck
-from support.corrected_training import LEARNER, assert_same, make, network, sgd, step_loss, tasks
+from support.corrected_training import (
+    LEARNER,
+    Penalty,
+    assert_same,
+    make,
+    network,
+    sgd,
+    step_loss,
+    tasks,
+)
 
 SUM = replace(LEARNER, reduction="sum", lr=0.002)
 X, Y = tasks((72,))[0]
 HOT = torch.eye(2).double()[(Y[:, 0] > 0).long()]
-
-
-class Penalty:
-    """Half the weighted squared distance from the weights at the start: 0 in the first step."""
-
-    def __init__(self, size, weighted=False):
-        self.size, self.weighted, self.start = size, weighted, None
-
-    def __call__(self, module, step):
-        if self.start is None:  # L2-SP, or EWC with some Fisher information
-            self.start = [value.detach().clone() for value in module.parameters()]
-        weights = [1 + value.abs() if self.weighted else 1.0 for value in self.start]
-        pairs = zip(weights, module.parameters(), self.start, strict=True)
-        return self.size / 2 * sum((w * (p - q).square()).sum() for w, p, q in pairs)
 
 
 def nothing(module, step):
