@@ -271,6 +271,13 @@ def test_targets_of_a_task_are_the_correctors_for_the_steps_so_far(trains):
         torch.testing.assert_close(Z, expected, rtol=0, atol=1e-12)
 
 
+def test_a_schedule_needs_full_mini_batches():
+    optimizer, corrector = pair(LEARNER, replace(LEARNER, lr=[0.01, 0.008, 0.005]))
+    agreement.corrected(corrector, optimizer, X[:10], Y[:10])
+    with pytest.raises(InvalidInputError, match="have 10 samples, .* full ones of 6; .*drop_last"):
+        agreement.corrected(corrector, optimizer, X[10:], Y[10:])
+
+
 def test_a_new_adam_learns_the_true_targets_of_the_first_task_and_corrected_ones_afterwards():
     optimizer, corrector = pair(adam, LEARNER, True, gamma=1e3)
     first = agreement.corrected(corrector, optimizer, X[:12], Y[:12])

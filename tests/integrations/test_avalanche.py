@@ -318,7 +318,7 @@ class Anchor(SupervisedPlugin):
 PENALTIES = {  # in the first experience in which they are not 0, and the step
     "L2-SP": (Anchor, 0, "at step 1 of the task the gradients differ by"),
     "EWC": (partial(EWCPlugin, 50.0), 1, "at step [124] of the task the gradients differ by"),
-    "LwF": (partial(LwFPlugin, 1.0), 1, "at step 0 of the task the gradients differ by"),
+    "LwF": (partial(LwFPlugin, 1.0), 1, "at step 1 of the task the gradients differ by"),
 }
 
 
@@ -345,15 +345,24 @@ def test_adam_and_a_schedule_are_described_as_the_messages_advise(classes):
 
     def scheduled(model, make):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        plugins = [TargetCorrectionPlugin(make), LRSchedulerPlugin(schedule, reset_scheduler=False)]
-        train_all(naive(model, plugins, optimizer=optimizer), classes)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        kept = {"reset_scheduler": False, "reset_lr": False, "step_granularity": "iteration"}
+        plugins = [TargetCorrectionPlugin(make), LRSchedulerPlugin(schedule, **kept)]
+        train_all(naive(model, plugins, optimizer=optimizer), classes, drop_last=True)
 
     with pytest.raises(InvalidInputError, match=r"one rate; make the corrector from SGD\(lr=\["):
         scheduled(network(), corrector)
-    rates = [0.05] * 7 + [0.025] * 6  # 52 samples are 13 full mini-batches to the corrector
+    rates, twin = [0.05 * 0.9**step for step in range(12)], network()
     scheduled(model := network(), other_learner(lr=rates))
-    assert_same(model, model, start=network())
+    same = corrector(twin, replace(SGD4, lr=rates))
+
+    def streams():
+        for (X, Y), stop in zip(STREAMS, (6, 12), strict=True):
+            same.learner = replace(SGD4, lr=rates[:stop])
+            yield X[:24], Y[:24]
+
+    by_hand(twin, same, streams())
+    assert_same(model, twin, start=network())
 
 
 def test_growing_outputs_and_gdumb_are_named_as_the_reason(classes):

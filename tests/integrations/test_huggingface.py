@@ -267,8 +267,8 @@ def test_everything_that_is_wrong_is_said_at_once_and_the_arguments_that_would_d
         "train_sampling_strategy": "random", "max_grad_norm": 1.0, "bf16": True,
         "lr_scheduler_type": "linear", "warmup_steps": 2, "weight_decay": 0.1, "optim": "adafactor",
     }  # fmt: skip
-    with pytest.raises(InvalidInputError, match="^7 things would make corrected") as caught:
-        by_trainer(tmp_path, bert(dropout=0.1), corrector=partial(CORRECTOR, params="x"), **wrong)
+    with pytest.raises(InvalidInputError, match="^6 things would make corrected") as caught:
+        by_trainer(tmp_path, bert(dropout=0.1), **wrong)
     message = str(caught.value)
     for reason in ("a Adafactor", "rate of step 0 is 0.0", "hidden_dropout_prob=0", "bf16 is True"):
         assert reason in message

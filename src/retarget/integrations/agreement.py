@@ -343,6 +343,12 @@ def corrected(
         return true
     learner = corrector.learner
     if not isinstance(learner.lr, float):  # the steps of the tasks so far
+        if corrector.samples % learner.batch_size:
+            raise InvalidInputError(
+                f"the tasks so far have {corrector.samples} samples, and the last mini-batch was "
+                f"short, but a schedule needs full ones of {learner.batch_size}; leave the rest of "
+                "a task out (drop_last=True), or train with one rate"
+            )
         steps = range(learner.steps(corrector.samples + len(true)))
         corrector.learner = replace(learner, lr=[learner.rate(step) for step in steps])
     try:

@@ -333,7 +333,8 @@ def _same(given: Any, kept: Tensor) -> bool:
 def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
     """Describes the trainer's optimiser as a learner."""
     groups = [group for group in optimizer.param_groups if group["params"]]
-    if len({float(group["lr"]) * float(group["weight_decay"]) for group in groups}) > 1:
+    decays = {float(group["lr"]) * float(group["weight_decay"] or 0.0) for group in groups}
+    if isinstance(optimizer, DESCRIBED) and len(decays) > 1:
         raise InvalidInputError(
             "lr * weight_decay differs between groups of parameters, as Trainer does not decay "
             "biases and norms; expected no decay, or optimizers=(yours, None) with one decay"
