@@ -1,4 +1,4 @@
-"""Gradients of training are compared with those of the corrector's loss, at a few steps of a task."""
+"""Gradients of training are compared with those of the corrector's loss at a few steps."""
 
 import math
 from dataclasses import replace
@@ -119,7 +119,10 @@ def test_noise_and_buffers_are_those_of_training_without_it(precision, monkeypat
 FOUND = {
     "L2-SP": ({"penalty": Penalty(1.0)}, r"at step 1 of the task the gradients differ by"),
     "EWC": ({"penalty": Penalty(2.0, True)}, "at step 1 of the task the gradients differ by"),
-    "weak": ({"penalty": Penalty(0.05)}, "at step [248] of the task the gradients differ by 0.[1-9]%"),
+    "weak": (
+        {"penalty": Penalty(0.05)},
+        "at step [248] of the task the gradients differ by 0.[1-9]%",
+    ),
     "late": ({"penalty": late}, r"at step 4 of .* differ by .* .most in 0.bias. from those"),
     "L2-SP, accumulated": ({"penalty": Penalty(1.0), "parts": 2}, "at step 1 of the task"),
     "L2-SP, closure": ({"penalty": Penalty(1.0), "closure": True}, "at step 1 of the task"),

@@ -245,7 +245,10 @@ REFUSED = {
     "padding": (PADDED, "pad all to one length"),
     "no labels": ({"tasks": [BARE]}, "no batch with 'labels'"),
     "replay": ({"corrector": partial(CLOSED, replay=20)}, "replay is 20, but Trainer trains on"),
-    "closed twice": ({"corrector": CLOSED, "num_train_epochs": 2}, "2 epochs, but in the closed loop"),
+    "closed twice": (
+        {"corrector": CLOSED, "num_train_epochs": 2},
+        "2 epochs, but in the closed loop",
+    ),
     "closed, scheduled": ({"corrector": CLOSED, "lr_scheduler_type": "linear"}, "needs one rate"),
 }
 

@@ -142,7 +142,10 @@ LIKE_THE_PLAIN_LOOP = {
     "sum": {"learner": rt.SGD(0.002, batch_size=6, reduction="sum", weight_decay=0.01)},
     "momentum": {"learner": MOMENTUM},
     "cross-entropy": {
-        "kind": Entropy, "streams": LABELS, "expected": HOT, "options": {"loss": "cross-entropy"},
+        "kind": Entropy,
+        "streams": LABELS,
+        "expected": HOT,
+        "options": {"loss": "cross-entropy"},
     },
     "workers": {"loading": {"num_workers": 2}},
     "persistent workers": {"loading": {"num_workers": 2, "persistent_workers": True}},
@@ -411,7 +414,10 @@ REFUSED = {
     "no optimiser": ("returned 0 optimisers", {"kind": changed(configure_optimizers=lambda _: [])}),
     "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
     "warm-up": ("rate of step 1 is 0.0101", {"kind": changed(on_train_batch_start=warming_up)}),
-    "loss": ("step 0 of the task the gradients are 3 times those", {"kind": changed(loss=three_times)}),
+    "loss": (
+        "step 0 of the task the gradients are 3 times those",
+        {"kind": changed(loss=three_times)},
+    ),
     # by Lightning's own
     "batch size": ("batches of 4, 1 to a step.*batch_size=6", {"loading": {"batch_size": 4}}),
     "few steps": ("max_steps is 3.*8 steps", {"settings": {"max_steps": 3}}),

@@ -98,7 +98,9 @@ def test_labels_are_one_hot_targets():
 
 def test_probabilities_are_distributions_so_that_scorers_work():
     x, labels = FIRST[0], np.arange(48) % 3
-    make_network = partial(nn.Sequential, nn.Linear(5, 40).double(), nn.Tanh(), nn.Linear(40, 3).double())
+    make_network = partial(
+        nn.Sequential, nn.Linear(5, 40).double(), nn.Tanh(), nn.Linear(40, 3).double()
+    )
     net = regressor(make_network, kind=CorrectedClassifier, lr=0.3).fit(x, labels)
     outputs, found = net.forward(x).numpy(), net.predict_proba(x)
     assert outputs.min() < 0

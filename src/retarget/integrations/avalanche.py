@@ -8,7 +8,6 @@ experience with an `rt.TangentLearner`. `SquaredError` is the loss to use with b
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -26,7 +25,6 @@ from retarget.integrations.agreement import (
     description,
     made_by,
     one_hot,
-    refuse,
     require_maker,
     require_optimiser,
     require_passes,
@@ -190,8 +188,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
                 f"reduction={described.reduction!r}, but the strategy has train_mb_size={size} and "
                 f"a criterion that is the {reduction} over a mini-batch; give a function such as "
                 "functools.partial(rt.NetworkCorrector, ...) instead of a corrector": (
-                    described.batch_size != size
-                    or (size > 1 and described.reduction != reduction)
+                    described.batch_size != size or (size > 1 and described.reduction != reduction)
                 ),
                 f"the corrector's loss is {corrector.loss!r}, but the strategy's criterion is "
                 f"{loss!r}; use SquaredError() for 'squared', CrossEntropyLoss() for "

@@ -172,7 +172,9 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         if not self._places:
             return {}
         outputs = self._learner.predict(self._named(x))
-        return dict(zip(self._places, nearest_distributions(outputs[None])[0].tolist(), strict=True))
+        return dict(
+            zip(self._places, nearest_distributions(outputs[None])[0].tolist(), strict=True)
+        )
 
     def predict_proba_many(self, X: Any) -> Any:
         """Returns a frame of probabilities, one column for each class so far."""

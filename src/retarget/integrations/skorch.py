@@ -31,7 +31,7 @@ from retarget.integrations.agreement import (
 )
 from retarget.integrations.gradients import GradientCheck
 from retarget.integrations.probabilities import nearest_distributions
-from retarget.learners import SGD
+from retarget.learners import Reduction
 from retarget.samples import join, take
 
 try:
@@ -231,7 +231,7 @@ class _Corrected:
     def _made(self, batch_size: int) -> NetworkCorrector:
         """Makes the user's corrector, and restores the state that was pickled with the net."""
         require_maker(self.corrector)
-        reduction = getattr(self.criterion_, "reduction", "mean")
+        reduction: Reduction = getattr(self.criterion_, "reduction", "mean")
         learner = description(self.optimizer_, batch_size, reduction)
         made = made_by(self.corrector, self.module_, learner, self.optimizer_)
         if self.saved_ is not None:
