@@ -244,7 +244,7 @@ PRICE = ("t.csv", "--target", "price")
         (("diagnose", *PRICE, "--test", "gone.csv"), "Error: there is no file gone.csv"),
         # before the file is read: there is none
         (("diagnose", "gone.csv", "--target", "c", "--evaluation", "test"), "there is no test set"),
-        (("diagnose", *PRICE, "--test-share", "2"), "--test-share is 2.0; expected a share"),
+        (("diagnose", *PRICE, "--test-share", "2"), "test_share is 2.0; expected a share"),
         (("diagnose", *PRICE, "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
         (("correct", *PRICE, "--out", "t.csv"), "--out would write to t.csv, which is a folder or"),
         (("correct", *PRICE, "--out", "folder.csv"), "--out would write to folder.csv, which is a"),
