@@ -14,7 +14,7 @@ import pytest
 import retarget as rt
 from retarget import diagnosis
 from retarget.cli import loaded, main
-from retarget.diagnosis.dialect import command_line, named, option
+from retarget.diagnosis.dialect import NEGATED, command_line, named, option
 from retarget.errors import InvalidInputError
 from support.prepared_streams import make_stream
 
@@ -35,6 +35,16 @@ def test_every_option_has_its_name_in_both_dialects(name):
     assert option(name) == f"{named(name)}=..."
     with command_line():
         assert named(name) == option(name) == OPTIONS[name]
+
+
+def test_options_that_can_be_turned_off():
+    params = {each.name: each.secondary_opts for each in loaded("diagnose").params}
+    off = {name: opts[0] for name, opts in params.items() if opts and name not in OF_FILES}
+    assert off == NEGATED
+    for name, opposite in off.items():
+        assert option(name, False) == f"{name}=False"
+        with command_line():
+            assert option(name, False) == opposite
 
 
 def test_values_are_written_as_each_dialect_takes_them():
@@ -67,7 +77,8 @@ def strings_and_calls():
 
 
 def test_messages_name_options_by_these_functions_alone():
-    spelled = re.compile(rf"({'|'.join(OPTIONS.values())})(?![\w-])")
+    every = "|".join((*OPTIONS.values(), *NEGATED.values()))
+    spelled = re.compile(rf"({every})(?![\w-])")
     called = set()
     for path, text, name in strings_and_calls():
         if text is not None and path.name != "dialect.py":

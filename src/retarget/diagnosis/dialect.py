@@ -2,7 +2,7 @@
 
 Messages and advice are the same for both; only the options in them are written differently. The
 name of an option of `retarget diagnose` is that of the argument of `rt.diagnose`, but for those in
-`ARGUMENTS`.
+these tables.
 """
 
 import json
@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 ARGUMENTS = {"target": "Y"}
+NEGATED = {"standardise": "--as-they-are", "intercept": "--no-intercept"}  # for False
 _by_command: ContextVar[bool] = ContextVar("by_command", default=False)
 
 
@@ -42,7 +43,7 @@ def named(name: str) -> str:
 
 
 def option(name: str, value: Any = ...) -> str:
-    """Returns an option with a value: text, a number, True, or a list for one that is repeated.
+    """Returns an option with a value: text, a number, a bool, or a list for one that is repeated.
 
     Examples:
         >>> option("lags", 3), option("drop"), option("drop", ["a b", "c"])
@@ -52,9 +53,11 @@ def option(name: str, value: Any = ...) -> str:
         ('--lags 3', '--drop', "--drop 'a b' --drop c")
     """
     if not _by_command.get():
-        text = "..." if value is ... else "True" if value is True else json.dumps(value)
-        return f"{named(name)}={text}"
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else value
+        return f"{named(name)}={'...' if value is ... else text}"
     if value is ... or value is True:
         return named(name)
+    if value is False:
+        return NEGATED[name]
     values = value if isinstance(value, list) else [value]
     return " ".join(f"{named(name)} {shlex.quote(str(each))}" for each in values)
