@@ -1,5 +1,6 @@
 """What the adapters share: each check accepts what was described, and refuses the rest."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -89,6 +90,27 @@ def test_optimisers_that_the_learner_describes(what):
     agreement.require_parameters(*ACCEPTED[what]())
 
 
+@pytest.mark.parametrize("trains", [replace(MOMENTUM, weight_decay=0.1), adam], ids=["SGD", "Adam"])
+def test_a_learner_like_the_one_in_the_message_is_right(trains):
+    preconditioned = trains is adam
+    wrong = replace(LEARNER, lr=0.3)
+    with pytest.raises(InvalidInputError) as caught:
+        agreement.require_optimiser(*pair(trains, wrong, preconditioned))
+    advice = re.search(r"the optimiser is (SGD\(.*?\)), but", str(caught.value))[1]
+    agreement.require_optimiser(*pair(trains, eval(f"rt.{advice}"), preconditioned))
+
+
+def test_parameters_outside_can_be_frozen_or_the_corrector_made_from_all():
+    whole = nn.Sequential(network(), nn.Linear(2, 2).double())
+    corrector = make(whole[0])
+    with pytest.raises(InvalidInputError, match="2 parameters outside"):
+        agreement.require_optimiser(sgd(whole, LEARNER), corrector)
+    agreement.require_optimiser(sgd(whole, LEARNER), make(whole))
+    optimizer = sgd(whole, LEARNER)
+    whole[1].requires_grad_(False)
+    agreement.require_optimiser(optimizer, corrector)
+
+
 def rate(value, at, learner=LEARNER):
     return lambda: agreement.require_rate(pair(replace(LEARNER, lr=value))[0], learner, at)
 
@@ -140,7 +162,10 @@ REFUSED = {
     "rate": (optimiser(replace(LEARNER, lr=0.1)), "is SGD.lr=0.1,.*learner is SGD.lr=0.01,"),
     "preconditioner": (optimiser(two_rates, MOMENTUM, True), "learner is SGD.*momentum=0.5"),
     "momentum": (optimiser(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
-    "decay": (optimiser(replace(LEARNER, weight_decay=0.1)), "weight_decay=0.1.*from_torch"),
+    "decay": (
+        optimiser(replace(LEARNER, weight_decay=0.1)),
+        "weight_decay=0.1.*an rt.SGD like the f",
+    ),
     "rates": (optimiser(two_rates), r"rates \[0.01, 0.02\]; expected one rate"),
     "rates, another preconditioner": (
         optimiser(two_rates, LEARNER, "another"),

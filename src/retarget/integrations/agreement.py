@@ -229,8 +229,8 @@ def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
         found = replace(found, lr=learner.lr)  # compared step by step instead
     if found != learner:
         raise InvalidInputError(
-            f"the optimiser is {found}, but the corrector's learner is {learner}; give the "
-            "corrector rt.SGD.from_torch(optimizer, batch_size, reduction)"
+            f"the optimiser is {found}, but the corrector's learner is {learner}; make the "
+            "corrector from an rt.SGD like the former"
         )
     rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
     if len(rates) > 1 and preconditioner is not optimizer:
