@@ -113,6 +113,14 @@ def test_probabilities_are_distributions_so_that_scorers_work():
     assert np.array_equal(net.predict(x), outputs.argmax(1))
     for name in ("roc_auc_ovr", "neg_log_loss"):
         assert np.isfinite(get_scorer(name)(net, x, labels))
+    for task in (labels < 2, labels == 2):  # of which the last has one class
+        net.partial_fit(x[task], labels[task])
+    assert net.classes_.tolist() == [0, 1, 2]
+    assert np.isfinite(get_scorer("roc_auc_ovr")(net, x, labels))
+    net = net.set_params(classes=["a", "b", "c"])
+    assert net.classes_.tolist() == ["a", "b", "c"]
+    with pytest.raises(AttributeError, match="classes_inferred_|classes_"):
+        regressor(kind=CorrectedClassifier).classes_  # noqa: B018
 
 
 def test_fit_begins_anew_and_a_warm_start_does_not():

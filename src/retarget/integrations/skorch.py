@@ -6,6 +6,7 @@ Needs the extra: `pip install "retarget[skorch]"`.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset
@@ -94,6 +95,7 @@ class _Corrected:
     corrector_: NetworkCorrector | None = None
     check_: GradientCheck | None = None
     saved_: tuple[dict[str, Any], dict[str, Tensor]] | None = None
+    outputs_ = 0  # of the module, once known
     before_ = 0  # samples in earlier calls
     trained_ = 0  # batches trained on in this call
     wanted_ = 0  # batches to train on in this call
@@ -123,7 +125,7 @@ class _Corrected:
         parts = [self._on_device(batch) for batch in iterator]
         samples = join([each for each, _ in parts])
         true = true_targets(self.module_, samples, torch.cat([each for _, each in parts]))
-        self.before_ = corrector.samples
+        self.before_, self.outputs_ = corrector.samples, true.shape[1]
         targets = corrected(corrector, self.optimizer_, samples, true)
         self.wanted_ = self.max_epochs * len(parts)
         return _Task(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
@@ -244,6 +246,7 @@ class _Corrected:
         """Returns a batch of the closed loop: a block, with stored samples appended."""
         samples, targets = self._on_device(batch)
         true = true_targets(self.module_, samples, targets)
+        self.outputs_ = true.shape[1]
         samples, Z = next_block(corrector, self.optimizer_, samples, true)
         for name, value in Shift().add(Z[: len(true)], true).found(corrector).items():
             self.history.record_batch(name, value)
@@ -284,6 +287,13 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
     Attributes:
         corrector_: The corrector, after the first call.
     """
+
+    @property
+    def classes_(self) -> Any:
+        """The classes: as given, or one for each output; skorch's are those of the last call."""
+        if self.classes is not None or not self.outputs_:
+            return super().classes_
+        return np.arange(self.outputs_)
 
     def predict_proba(self, X: Any) -> Any:
         """Returns the probabilities (n, c) of the classes: numbers of at least 0, with sum 1."""
