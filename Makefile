@@ -36,7 +36,7 @@ test-lean: $(LEAN_READY)  ## core, estimators, streaming and diagnosis where no 
 	$(LEAN)/bin/python -m pytest tests/test_extras.py
 
 test-newest: .venv-newest/.ready  ## the quick suite with the newest of every package, as pip finds it without our pins
-	.venv-newest/bin/python -m pytest -m "not slow" -n auto --dist worksteal -W default
+	.venv-newest/bin/python -m pytest -m "not slow" -n auto --dist worksteal
 
 # One environment for each framework.
 FRAMEWORKS := avalanche huggingface lightning river skorch
