@@ -11,7 +11,7 @@ CORE   := tests/theory tests/kernels tests/streaming tests/estimators tests/cont
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
 	tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
-.PHONY: run test docs coverage test-slow test-all test-lean test-integrations test-faults fuzz audit lint release-check bench figures clean
+.PHONY: run test docs coverage test-slow test-all test-lean test-newest test-integrations test-faults fuzz audit lint release-check bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
@@ -34,6 +34,9 @@ test-all: coverage test-faults test-lean  ## everything, many examples of every 
 test-lean: $(LEAN_READY)  ## core, estimators, streaming and diagnosis where no extra is installed
 	$(LEAN)/bin/python -m pytest -m "not slow" $(CORE)
 	$(LEAN)/bin/python -m pytest tests/test_extras.py
+
+test-newest: .venv-newest/.ready  ## the quick suite with the newest of every package, as pip finds it without our pins
+	.venv-newest/bin/python -m pytest -m "not slow" -n auto --dist worksteal
 
 # One environment for each framework.
 FRAMEWORKS := avalanche huggingface lightning river skorch
@@ -100,14 +103,21 @@ $(LEAN_READY): pyproject.toml constraints.txt
 	$(LEAN)/bin/python -m pip install --quiet --upgrade -c constraints.txt -e . pytest hypothesis
 	@touch $@
 
+.venv-newest/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --upgrade -e ".[dev]"
+	@touch $@
+
+# What the tests of a framework need beside its extra.
+WITH_river := pandas
 .PRECIOUS: .venv-%/.ready
 .venv-%/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip install --quiet --upgrade -c constraints.txt -e ".[$*]" pytest hypothesis
+	.venv-$*/bin/python -m pip install --quiet --upgrade -c constraints.txt -e ".[$*]" pytest hypothesis $(WITH_$*)
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "retarget needs Python 3.11 to 3.13, got %d.%d; choose one with: make PYTHON=python3.11 ..." % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "retarget needs Python 3.11 or newer, got %d.%d; choose one with: make PYTHON=python3.14 ..." % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt -e ".[dev]"
 	@touch $@

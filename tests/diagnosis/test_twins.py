@@ -106,7 +106,7 @@ def test_too_few_rows(rows):
 
 def test_fewer_than_four_rows_can_only_be_scored_on_the_way():
     X, _ = three_wines()
-    with pytest.raises(rt.errors.InvalidInputError, match="evaluation 'progressive'"):
+    with pytest.raises(rt.errors.InvalidInputError, match="evaluation=.progressive"):
         rt.diagnose(X[:3], X[:3, 0])
     found = rt.diagnose(X[:3], X[:3, 0], evaluation="progressive", allow_leak=True)
     assert [one.question for one in found.answers] == ["progressive"]

@@ -1,5 +1,6 @@
 """What the adapters share: each check accepts what was described, and refuses the rest."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -89,6 +90,27 @@ def test_optimisers_that_the_learner_describes(what):
     agreement.require_parameters(*ACCEPTED[what]())
 
 
+@pytest.mark.parametrize("trains", [replace(MOMENTUM, weight_decay=0.1), adam], ids=["SGD", "Adam"])
+def test_a_learner_like_the_one_in_the_message_is_right(trains):
+    preconditioned = trains is adam
+    wrong = replace(LEARNER, lr=0.3)
+    with pytest.raises(InvalidInputError) as caught:
+        agreement.require_optimiser(*pair(trains, wrong, preconditioned))
+    advice = re.search(r"the optimiser is (SGD\(.*?\)), but", str(caught.value))[1]
+    agreement.require_optimiser(*pair(trains, eval(f"rt.{advice}"), preconditioned))
+
+
+def test_parameters_outside_can_be_frozen_or_the_corrector_made_from_all():
+    whole = nn.Sequential(network(), nn.Linear(2, 2).double())
+    corrector = make(whole[0])
+    with pytest.raises(InvalidInputError, match="2 parameters outside"):
+        agreement.require_optimiser(sgd(whole, LEARNER), corrector)
+    agreement.require_optimiser(sgd(whole, LEARNER), make(whole))
+    optimizer = sgd(whole, LEARNER)
+    whole[1].requires_grad_(False)
+    agreement.require_optimiser(optimizer, corrector)
+
+
 def rate(value, at, learner=LEARNER):
     return lambda: agreement.require_rate(pair(replace(LEARNER, lr=value))[0], learner, at)
 
@@ -105,8 +127,22 @@ def passes(epochs, **options):
     return lambda: agreement.require_passes(pair(**options)[1], epochs)
 
 
-def loss(value, reduction="mean", outputs=X[:, :2]):
-    return lambda: agreement.require_loss(torch.as_tensor(value), outputs, Y, reduction)
+def made(maker, optimizer=sgd):
+    module = network()
+    optimizer = optimizer(module, LEARNER) if optimizer is sgd else optimizer(module)
+    return agreement.made_by(maker, module, LEARNER, optimizer)
+
+
+def wider(module):
+    """An optimiser that trains something beside the network, and something that stays as it is."""
+    head, frozen = nn.Linear(2, 3), nn.Linear(2, 7).requires_grad_(False)
+    parameters = [*module.parameters(), *head.parameters(), *frozen.parameters()]
+    return torch.optim.SGD(parameters, lr=LEARNER.lr)
+
+
+def another_adam():
+    _, corrector = pair(adam, LEARNER, True)
+    return adam(corrector.module), corrector
 
 
 def second_block(batch_size, trains=LEARNER):
@@ -121,21 +157,33 @@ F = torch.tensor([[1.0, 2.0], [0.0, -1.0], [3.0, 0.5]], dtype=torch.float64)
 LABELS = torch.tensor([0, 1, 1])
 HOT = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
 EACH = [4 / 2, 4 / 2, (9 + 0.25) / 2]
-MEAN, SUM = (step_loss(X[:, :2], Y, replace(LEARNER, reduction=each)) for each in ("mean", "sum"))
 RANDOM = RandomSampler(ROWS)
 REFUSED = {
     "rate": (optimiser(replace(LEARNER, lr=0.1)), "is SGD.lr=0.1,.*learner is SGD.lr=0.01,"),
     "preconditioner": (optimiser(two_rates, MOMENTUM, True), "learner is SGD.*momentum=0.5"),
     "momentum": (optimiser(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
-    "decay": (optimiser(replace(LEARNER, weight_decay=0.1)), "weight_decay=0.1.*from_torch"),
+    "decay": (
+        optimiser(replace(LEARNER, weight_decay=0.1)),
+        "weight_decay=0.1.*an rt.SGD like the f",
+    ),
     "rates": (optimiser(two_rates), r"rates \[0.01, 0.02\]; expected one rate"),
     "rates, another preconditioner": (
         optimiser(two_rates, LEARNER, "another"),
         "expected one rate",
     ),
-    "scheduler": (optimiser(scheduled), "a scheduler changes the rate"),
-    "Adam": (optimiser(adam), "a Adam; expected a torch.optim.SGD"),
-    "Adam, scheduled": (optimiser(adam, learner=SCHEDULE), "a Adam; expected"),
+    "scheduler": (optimiser(scheduled), r"scheduler changes .* one rate; .*SGD\(lr=\[...\]\)"),
+    "Adam": (optimiser(adam), "is Adam, but .* made for SGD; make it with preconditioner=opt"),
+    "Adam, scheduled": (optimiser(adam, learner=SCHEDULE), "is Adam, but .* made for SGD"),
+    "another Adam": (optimiser(found=another_adam), "for another optimiser; .* keep one optimiser"),
+    "Adam, decay": (
+        optimiser(adam, replace(LEARNER, weight_decay=0.1), True),
+        "is SGD.*decay=0.0,.*learner is SGD.*decay=0.1",
+    ),
+    "Adagrad": (
+        optimiser(lambda module: torch.optim.Adagrad(module.parameters())),
+        "a Adagrad; expected torch's SGD, Adam, AdamW or RMSprop",
+    ),
+    "parameters outside": (optimiser(wider), r"2 parameters outside .* \(3, 2\), \(3,\); make"),
     "velocity": (optimiser(*MOVING, found=stepped, samples=0), "earlier steps, but .* 0 samples"),
     "no velocity": (optimiser(*MOVING, found=stepped, anew=MOMENTUM), "is new, .* 6 samples"),
     "parameters": (optimiser(params="2"), "trains 0.weight, and .* the opposite"),
@@ -151,20 +199,30 @@ REFUSED = {
     "passes": (passes(2), "2 epochs, but the corrector has refresh='task'"),
     "any number": (passes(-1, refresh="epoch"), "any number of epochs, .*a known number"),
     "closed passes": (passes(2, **CLOSED), "closed loop .memory=64.* learned once"),
-    "mean squared error": (loss(nn.functional.mse_loss(X[:, :2], Y) * 1.01), "half of the squared"),
-    "sum": (loss(SUM), "with the mean over the samples"),
-    "not a number": (loss(float("nan")), "first mini-batch is nan"),
-    "no error": (loss(1e-6, outputs=Y), "is 1e-06, but .* is 0;"),
+    "scheduled passes": (
+        passes(2, learner=SCHEDULE, refresh="epoch"),
+        "2 epochs, but .* schedule, which is for one",
+    ),
     "reduction": (lambda: agreement.HalfSquaredError("none"), "reduction is 'none'"),
     "shapes": (lambda: agreement.HalfSquaredError()(F, F.T), r"\(2, 3\), but .* \(3, 2\);"),
     "labels": (lambda: agreement.one_hot(LABELS + 3, 4), "labels are 3 to 4, and .* 4 outputs"),
     "no label": (lambda: agreement.one_hot(LABELS - 9, 4), "labels are -9 to -8"),
     "tokens": (lambda: agreement.one_hot(HOT.long(), 4), r"whole numbers of shape \(3, 2\)"),
     "maker": (lambda: agreement.require_maker(3), "corrector is 3; expected a function that makes"),
-    "made": (lambda: agreement.require_corrector({}), "made a dict; expected a NetworkCorrector"),
+    "made": (lambda: made(lambda *_: {}), "made a dict; expected a NetworkCorrector"),
+    "called": (lambda: made(lambda module: {}), r"corrector\(module, learner\): too many"),
+    "called for Adam": (
+        lambda: made(lambda module, learner: {}, adam),
+        r"corrector\(module, learner, preconditioner=optimizer\): got an unexpected",
+    ),
+    "forgotten": (lambda: made(partial(rt.NetworkCorrector, gamma=1.0)), "missing .*'block_size'"),
     "closed rate": (lambda: second_block(8, replace(LEARNER, lr=0.02)), "rate of step 0 is 0.02"),
     "closed batch": (lambda: second_block(7), "4 samples .* 4 stored .*=7.*=8 or more"),
-    "reasons": (lambda: agreement.refuse({"a": False, "b": True, "c": True}), "^b$"),
+    "one reason": (lambda: agreement.refuse({"a": False, "b": True}), "^b$"),
+    "reasons": (
+        lambda: agreement.refuse({"a": True, "b": False, "c": True}),
+        "^2 things would make corrected targets wrong:\n- a\n- c$",
+    ),
 }
 
 
@@ -178,15 +236,82 @@ def test_what_is_refused(what):
 def test_what_is_not_refused():
     agreement.refuse({"a": False})
     agreement.require_maker(make)
-    assert agreement.require_corrector(made := pair()[1]) is made
     agreement.require_order(iter(ROWS))  # of which nothing is known
-    exact = loss(MEAN.float()), loss(SUM, "sum"), loss(0.0, outputs=Y), order(batch_size=5)
-    known = passes(1), passes(1, **CLOSED), passes(3, refresh="epoch")
-    for check in (*exact, *known, rate(0.01, 7), rate(0.009, 1, SCHEDULE)):
+    known = passes(1), passes(1, **CLOSED), passes(3, refresh="epoch"), passes(1, learner=SCHEDULE)
+    for check in (*known, order(batch_size=5), rate(0.01, 7), rate(0.009, 1, SCHEDULE)):
         check()
     optimizer, _ = stepped(*MOVING)  # it is described as it is set, and keeps its velocity
     assert agreement.description(optimizer, 6, "mean") == MOMENTUM
     assert any(optimizer.state.values())
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_the_arguments_that_would_do():
+    problems = agreement.Problems("Trainer")
+    problems.refuse()
+    problems.add({"a": False}, a=1)
+    assert problems.check(lambda *given: sum(given), 3, 4) == 7
+    assert not problems
+    problems.add({"b is wrong": True}, b=None)
+    with pytest.raises(InvalidInputError, match=r"^b is wrong; set Trainer\(b=None\)$"):
+        problems.refuse()
+    assert problems.check(agreement.one_hot, HOT.long(), 4, c="d") is None
+    assert problems
+    with pytest.raises(InvalidInputError) as caught:
+        problems.refuse()
+    first, *lines = str(caught.value).split("\n")
+    assert first == "2 things would make corrected targets wrong:"
+    assert lines[0] == "- b is wrong"
+    assert lines[1].startswith("- the targets are whole numbers of shape (3, 2)")
+    assert lines[2:] == ["- set Trainer(b=None, c='d')"]
+
+
+def test_a_corrector_is_made_from_the_network_the_learner_and_an_optimiser_that_it_needs():
+    maker = partial(rt.NetworkCorrector, gamma=2.0, block_size=12)  # as the messages advise
+    assert made(maker).learner == LEARNER
+    for optimizer in (adam, two_rates):
+        assert isinstance(made(maker, optimizer).kernel.preconditioner, torch.optim.Optimizer)
+    assert agreement.description(adam(network()), 6, "mean") == LEARNER
+    decayed = torch.optim.AdamW(network().parameters(), 0.01, weight_decay=0.2)
+    assert agreement.description(decayed, 6, "sum").weight_decay == 0.2
+    start = agreement.description(scheduled(network()), 6, "mean")
+    assert start == LEARNER  # the rate from which the schedule starts
+
+
+@pytest.mark.parametrize("trains", [LEARNER, SCHEDULE], ids=["one rate", "schedule"])
+def test_targets_of_a_task_are_the_correctors_for_the_steps_so_far(trains):
+    learner = replace(LEARNER, lr=[0.01, 0.008, 0.005]) if trains is SCHEDULE else LEARNER
+    optimizer, corrector = pair(LEARNER, learner)
+    noisy = corrector.module.insert(2, nn.Dropout(0.5))
+    found = [
+        agreement.corrected(corrector, optimizer, X[rows], Y[rows])
+        for rows in (slice(0, 12), slice(12, 18))
+    ]
+    assert corrector.learner == learner
+    assert noisy.training
+    twin = make(network(), learner)
+    for Z, rows in zip(found, (slice(0, 12), slice(12, 18)), strict=True):
+        if trains is SCHEDULE:
+            twin.learner = replace(learner, lr=learner.lr[: rows.stop // 6])
+        expected = twin.correct(X[rows], Y[rows])
+        torch.testing.assert_close(Z, expected, rtol=0, atol=1e-12)
+
+
+def test_a_schedule_needs_full_mini_batches():
+    optimizer, corrector = pair(LEARNER, replace(LEARNER, lr=[0.01, 0.008, 0.005]))
+    agreement.corrected(corrector, optimizer, X[:10], Y[:10])
+    with pytest.raises(InvalidInputError, match="have 10 samples, .* full ones of 6; .*drop_last"):
+        agreement.corrected(corrector, optimizer, X[10:], Y[10:])
+
+
+def test_a_new_adam_learns_the_true_targets_of_the_first_task_and_corrected_ones_afterwards():
+    optimizer, corrector = pair(adam, LEARNER, True, gamma=1e3)
+    first = agreement.corrected(corrector, optimizer, X[:12], Y[:12])
+    assert torch.equal(first, Y[:12])
+    step_loss(corrector.module(X[:6]), Y[:6], LEARNER).backward()
+    optimizer.step()
+    second = agreement.corrected(corrector, optimizer, X[12:], Y[12:])
+    assert corrector.samples == 18
+    assert (second - Y[12:]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("targets", [LABELS, HOT, HOT.long()], ids=["labels", "real", "whole"])

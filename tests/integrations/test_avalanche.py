@@ -3,7 +3,11 @@
 # ruff: noqa: E402 - what imports Avalanche comes after the operators that it misses
 
 import io
+import subprocess
+import sys
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from support.corrected_training import assert_same, by_hand, sgd
+from support.corrected_training import Penalty, assert_same, by_hand, sgd
 from support.torchvision_operators import declare_missing_operators
 
 declare_missing_operators()
@@ -24,8 +28,15 @@ from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.logging import TextLogger
-from avalanche.models import SimpleMLP, as_multitask
-from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
+from avalanche.models import IncrementalClassifier, SimpleMLP, as_multitask
+from avalanche.training.plugins import (
+    EvaluationPlugin,
+    EWCPlugin,
+    GDumbPlugin,
+    LRSchedulerPlugin,
+    LwFPlugin,
+    ReplayPlugin,
+)
 from avalanche.training.supervised import Naive
 
 import retarget as rt
@@ -252,6 +263,13 @@ class Deaf(Naive):
             self._after_training_iteration(**kwargs)
 
 
+def other_learner(**changes):
+    return lambda model, learner: corrector(model, replace(learner, **changes))
+
+
+slow, large, summed = (
+    other_learner(**each) for each in ({"lr": 0.04}, {"batch_size": 8}, {"reduction": "sum"})
+)
 only_last = partial(corrector, params="2")
 closed = partial(corrector, **CLOSED)
 ready = corrector(network(), SGD4)  # for a network of its own
@@ -265,7 +283,9 @@ REFUSED = {
     "closed loop twice": (closed, {"train_epochs": 2}, "2 epochs, but in the closed loop"),
     # by Avalanche's own
     "mean squared error": (corrector, {"criterion": nn.MSELoss()}, "neither half"),
-    "another rate": (ready, {"lr": 0.06}, "is SGD.lr=0.05.*trains as SGD.lr=0.06"),
+    "another rate": (slow, {}, "optimiser is SGD.lr=0.05,.*learner is SGD.lr=0.04,"),
+    "another batch": (large, {}, "batch_size=8 and .*, but the strategy has train_mb_size=4 and"),
+    "another reduction": (summed, {}, "reduction='sum', but .* is the mean over a mini-batch"),
     "another loss": (corrector, ENTROPY, "loss is 'squared'.*criterion is 'cross-entropy'"),
     "another network": (ready, {}, "the corrector is of another network"),
     "no mini-batch": (corrector, {"batch": 30}, "no mini-batch of 30 from the 26 samples"),
@@ -284,6 +304,88 @@ def test_what_the_corrector_does_not_describe_is_refused(classes, what):
 
 def plugged(model, *plugins):
     return naive(model, [*plugins, TargetCorrectionPlugin(corrector)])
+
+
+class Anchor(SupervisedPlugin):
+    def __init__(self):
+        super().__init__()
+        self.penalty = Penalty(1.0)
+
+    def before_backward(self, strategy, **kwargs):
+        strategy.loss += self.penalty(strategy.model)
+
+
+PENALTIES = {  # in the first experience in which they are not 0, and the step
+    "L2-SP": (Anchor, 0, "at step 1 of the task the gradients differ by"),
+    "EWC": (partial(EWCPlugin, 50.0), 1, "at step [124] of the task the gradients differ by"),
+    "LwF": (partial(LwFPlugin, 1.0), 1, "at step 1 of the task the gradients differ by"),
+}
+
+
+@pytest.mark.parametrize("what", PENALTIES)
+def test_penalties_of_other_plugins_are_found(classes, what):
+    make, number, message = PENALTIES[what]
+    strategy = plugged(network(), make())
+    for experience in classes.train_stream[:number]:
+        strategy.train(experience, shuffle=False)
+    with pytest.raises(InvalidInputError, match=message):
+        strategy.train(classes.train_stream[number], shuffle=False)
+
+
+def test_adam_and_a_schedule_are_described_as_the_messages_advise(classes):
+    make = partial(corrector, gamma=1e3, ridge=1e3)
+    model, twin = network(), network()
+    adam, same = (torch.optim.Adam(each.parameters(), 0.001) for each in (model, twin))
+    train_all(naive(model, [TargetCorrectionPlugin(make)], optimizer=adam), classes)
+    learner = replace(SGD4, lr=0.001)
+    by_hand(
+        twin, make(twin, learner, preconditioner=same), STREAMS, optimiser=same, first_true=True
+    )
+    assert_same(model, twin, start=network())
+
+    def scheduled(model, make):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        kept = {"reset_scheduler": False, "reset_lr": False, "step_granularity": "iteration"}
+        plugins = [TargetCorrectionPlugin(make), LRSchedulerPlugin(schedule, **kept)]
+        train_all(naive(model, plugins, optimizer=optimizer), classes, drop_last=True)
+
+    with pytest.raises(InvalidInputError, match=r"one rate; make the corrector from SGD\(lr=\["):
+        scheduled(network(), corrector)
+    rates, twin = [0.05 * 0.9**step for step in range(12)], network()
+    scheduled(model := network(), other_learner(lr=rates))
+    same = corrector(twin, replace(SGD4, lr=rates))
+
+    def streams():
+        for (X, Y), stop in zip(STREAMS, (6, 12), strict=True):
+            same.learner = replace(SGD4, lr=rates[:stop])
+            yield X[:24], Y[:24]
+
+    by_hand(twin, same, streams())
+    assert_same(model, twin, start=network())
+
+
+def test_growing_outputs_and_gdumb_are_named_as_the_reason(classes):
+    growing = nn.Sequential(network(7), IncrementalClassifier(7).double()).double()
+    with pytest.raises(InvalidInputError, match="has a IncrementalClassifier, whose outputs grow"):
+        plugged(growing).train(classes.train_stream[0])
+    with pytest.raises(InvalidInputError, match="GDumbPlugin trains on the samples that it stores"):
+        plugged(network(), GDumbPlugin(8)).train(classes.train_stream[0])
+
+
+def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):
+    """In torchvision 0.29 the import works, and loading its library by hand aborts the process."""
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("works = True")
+    (tmp_path / "torchvision" / "_C.so").write_text("not a library")
+    code = (
+        "from support import torchvision_operators as operators, corrected_training\n"
+        "operators.declare_missing_operators()\n"
+        "import torchvision\n"
+        "assert torchvision.works and not operators._DECLARED"
+    )
+    paths = f"{tmp_path}:{Path(__file__).parents[1]}"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": paths})
 
 
 def tangent(model, *plugins, **options):

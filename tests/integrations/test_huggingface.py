@@ -13,8 +13,9 @@ from transformers import BertConfig, BertForSequenceClassification, TrainingArgu
 
 import retarget as rt  # noqa: E402
 from retarget.errors import InvalidInputError, InvalidTypeError  # noqa: E402
-from retarget.integrations.huggingface import CorrectedTrainer, summed_loss, true_targets  # noqa: E402
-from support.corrected_training import assert_same, by_hand  # noqa: E402
+from retarget.integrations.agreement import summed_loss  # noqa: E402
+from retarget.integrations.huggingface import CorrectedTrainer, true_targets  # noqa: E402
+from support.corrected_training import Penalty, arguments_in, assert_same, by_hand  # noqa: E402
 
 pytestmark = [
     # `pin_memory` on a machine without an accelerator, and a large target of so small a network
@@ -225,8 +226,8 @@ REFUSED = {
     "made": ({"corrector": lambda *_: {}}, "corrector made a dict"),
     "parameters": ({"corrector": partial(CORRECTOR, params="classifier")}, "trains bert"),
     # by Trainer's own
-    "order": ({"train_sampling_strategy": "random"}, "one order; expected 'sequential'"),
-    "clipping": ({"max_grad_norm": 1.0}, "max_grad_norm is 1.0.* expected 0"),
+    "order": ({"train_sampling_strategy": "random"}, "one order; set TrainingArg.*='sequential'"),
+    "clipping": ({"max_grad_norm": 1.0}, "max_grad_norm is 1.0.*max_grad_norm=0"),
     "bf16": ({"bf16": True}, "bf16 is True"),
     "steps": ({"max_steps": 3}, "max_steps is 3"),
     "epochs": ({"num_train_epochs": 1.5}, "num_train_epochs is 1.5; expected a whole number"),
@@ -235,7 +236,7 @@ REFUSED = {
     "label names": ({"label_names": ["label_ids"]}, "expected \\['labels'\\]"),
     "warm-up": ({"warmup_steps": 2, "lr_scheduler_type": "linear"}, "rate of step 0 is 0.0"),
     "decay": ({"weight_decay": 0.1}, "lr \\* weight_decay differs between groups"),
-    "optimiser": ({"optim": "adafactor"}, "a Adafactor; expected SGD, Adam or AdamW"),
+    "optimiser": ({"optim": "adafactor"}, "a Adafactor; expected torch's .*optim='sgd'"),
     "best": (BEST, "load_best_model_at_end is True"),
     "plateau": (PLATEAU, "whose rates are not known beforehand"),
     "loss": ({"extra": {"compute_loss_func": max}}, "compute_loss_func is given"),
@@ -244,7 +245,10 @@ REFUSED = {
     "padding": (PADDED, "pad all to one length"),
     "no labels": ({"tasks": [BARE]}, "no batch with 'labels'"),
     "replay": ({"corrector": partial(CLOSED, replay=20)}, "replay is 20, but Trainer trains on"),
-    "closed twice": ({"corrector": CLOSED, "num_train_epochs": 2}, "block is corrected once"),
+    "closed twice": (
+        {"corrector": CLOSED, "num_train_epochs": 2},
+        "2 epochs, but in the closed loop",
+    ),
     "closed, scheduled": ({"corrector": CLOSED, "lr_scheduler_type": "linear"}, "needs one rate"),
 }
 
@@ -257,8 +261,42 @@ def test_what_is_refused_before_anything_is_trained(tmp_path, what):
     model = made and made()
     with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
         by_trainer(tmp_path, model, **given)
-    if what not in ("network", "dropout", "closed twice"):
+    if what not in ("network", "dropout"):
         assert_same(model, bert(), tolerance=0)
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_the_arguments_that_would_do(tmp_path):
+    wrong = {
+        "train_sampling_strategy": "random", "max_grad_norm": 1.0, "bf16": True,
+        "lr_scheduler_type": "linear", "warmup_steps": 2, "weight_decay": 0.1, "optim": "adafactor",
+    }  # fmt: skip
+    with pytest.raises(InvalidInputError, match="^6 things would make corrected") as caught:
+        by_trainer(tmp_path, bert(dropout=0.1), **wrong)
+    message = str(caught.value)
+    for reason in ("a Adafactor", "rate of step 0 is 0.0", "hidden_dropout_prob=0", "bf16 is True"):
+        assert reason in message
+    right = arguments_in(message, "TrainingArguments")
+    expected = {"optim": "sgd", "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 0}
+    assert expected.items() <= right.items()
+    trainer = by_trainer(tmp_path, bert(), **(wrong | right))
+    assert_like_by_hand(trainer.model)
+
+
+class Anchored(CorrectedTrainer):
+    penalty = None
+
+    def compute_loss(self, model, *args, **kwargs):
+        return super().compute_loss(model, *args, **kwargs) + self.penalty(model)
+
+
+@pytest.mark.parametrize("options", [(1.0,), (2.0, True)], ids=["L2-SP", "EWC"])
+@pytest.mark.parametrize("batches", [1, 2], ids=["steps", "accumulated"])
+def test_penalties_that_start_at_zero_are_found(tmp_path, options, batches):
+    args = arguments(tmp_path, gradient_accumulation_steps=batches)
+    trainer = Anchored(bert(), args, corrector=CORRECTOR, train_dataset=TASKS[0])
+    trainer.penalty = Penalty(*options)
+    with pytest.raises(InvalidInputError, match="at step 1 of the task the gradients differ by"):
+        trainer.train()
 
 
 @pytest.mark.parametrize("name", ["world_size", "n_gpu"])
@@ -293,7 +331,7 @@ def test_numbers_as_labels_and_the_cross_entropy_of_a_single_output():
     logits, y = torch.tensor([[0.5], [-1.0]]), torch.tensor([[1.0], [0.2]])
     right = logits.sigmoid()
     expected = -(y * right.log() + (1 - y) * (1 - right).log()).sum()
-    torch.testing.assert_close(summed_loss(logits, y, entropy=True), expected)
+    torch.testing.assert_close(summed_loss(logits, y, "cross-entropy"), expected)
 
 
 class Stop(transformers.TrainerCallback):

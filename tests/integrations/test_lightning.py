@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections import namedtuple
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,19 @@ from torch.utils.data import DataLoader, TensorDataset
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.integrations.agreement import HalfSquaredError
-from support.corrected_training import LEARNER, assert_same, make, network, sgd, tasks, trained
+from support.corrected_training import (
+    LEARNER,
+    OPTIONS,
+    Penalty,
+    arguments_in,
+    assert_same,
+    by_hand,
+    make,
+    network,
+    sgd,
+    tasks,
+    trained,
+)
 
 L = pytest.importorskip("lightning")
 from lightning.pytorch.callbacks import (  # noqa: E402
@@ -106,6 +119,11 @@ class Scheduled(Small):
         return [self.optimiser], [{"scheduler": scheduler, "interval": "step"}]
 
 
+class Entropy(Small):
+    def loss(self, x, z):
+        return nn.functional.cross_entropy(self.network(x), z)
+
+
 def first(n, streams):
     return [(x[:n], y[:n]) for x, y in streams]
 
@@ -115,7 +133,7 @@ HOT = [(x, torch.eye(2).double()[y]) for x, y in LABELS]
 FLOATS = [(x.float(), y.float()) for x, y in tasks()]
 DOUBLES = [(x.double(), y.double()) for x, y in FLOATS]
 LONG, DOUBLE, EPOCH = tasks((50, 53)), {"precision": "64-true"}, {"refresh": "epoch"}
-DECAYING = replace(LEARNER, lr=[0.01 * 0.95**step for step in range(8)])
+DECAYING = replace(LEARNER, lr=[0.01 * 0.95**step for step in range(14)])
 CLOSED = {"gamma": 0.5, "ridge": 0.0, "memory": 64, "seed": 4}
 TWELVE = rt.SGD(0.02, batch_size=12, reduction="mean")  # of a batch and of stored samples
 # What differs from the plain case: how Lightning is set, and what the plain loop is given.
@@ -123,7 +141,12 @@ LIKE_THE_PLAIN_LOOP = {
     "mean": {},
     "sum": {"learner": rt.SGD(0.002, batch_size=6, reduction="sum", weight_decay=0.01)},
     "momentum": {"learner": MOMENTUM},
-    "schedule": {"kind": Scheduled, "learner": DECAYING, "streams": tasks((48,))},
+    "cross-entropy": {
+        "kind": Entropy,
+        "streams": LABELS,
+        "expected": HOT,
+        "options": {"loss": "cross-entropy"},
+    },
     "workers": {"loading": {"num_workers": 2}},
     "persistent workers": {"loading": {"num_workers": 2, "persistent_workers": True}},
     "accumulated": {"settings": {"accumulate_grad_batches": 3}, "loading": {"batch_size": 2}},
@@ -187,6 +210,76 @@ class Halves(Small):
 def in_halves(rows):
     x, y = (torch.stack(each) for each in zip(*rows, strict=True))
     return {"left": x[:, :2], "y": y, "right": x[:, 2:]}
+
+
+def test_a_function_makes_the_corrector_from_the_module_and_the_learner():
+    """As the message advises: functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)."""
+    callback = TargetCorrection(partial(rt.NetworkCorrector, **OPTIONS))
+    assert_learned(fitted(Small(), callback))
+    assert callback.corrector.learner == LEARNER
+    callback = TargetCorrection(partial(rt.NetworkCorrector, **OPTIONS))
+    batches = torch.utils.data.BatchSampler(range(48), 2, False)
+    accumulating = trainer(callback, accumulate_grad_batches=3)
+    accumulating.fit(Small(), DataLoader(TensorDataset(X, Y), batch_sampler=batches))
+    assert callback.corrector.learner == LEARNER
+
+
+def test_a_scheduler_and_adam_are_described_as_the_messages_advise():
+    def decaying(module, learner):  # make the corrector from SGD(lr=[...])
+        return make(module, replace(learner, lr=DECAYING.lr))
+
+    def steps():
+        for stream, stop in zip(tasks(), (8, 14), strict=True):
+            twin.learner = replace(DECAYING, lr=DECAYING.lr[:stop])
+            yield stream
+
+    same = network()
+    twin = make(same, DECAYING)
+    by_hand(same, twin, steps())
+    assert_learned(fitted(Scheduled(), TargetCorrection(decaying)), same)
+
+    same, options = network(), {"gamma": 1e3, "block_size": 12, "ridge": 1e3}
+    optimizer = torch.optim.Adam(same.parameters(), 0.001)
+    learner = replace(LEARNER, lr=0.001)
+    twin = make(same, learner, preconditioner=optimizer, **options)
+    by_hand(same, twin, tasks(), optimiser=optimizer, first_true=True)
+    module = Small()
+    module.optimiser = torch.optim.Adam(module.network.parameters(), 0.001)
+    callback = TargetCorrection(partial(rt.NetworkCorrector, **options))
+    assert_learned(fitted(module, callback), same)
+
+
+class Anchored(Small):
+    def __init__(self, penalty):
+        super().__init__()
+        self.penalty = penalty
+
+    def loss(self, x, z):
+        return super().loss(x, z) + self.penalty(self.network)
+
+
+@pytest.mark.parametrize("penalty", [Penalty(1.0), Penalty(2.0, True)], ids=["L2-SP", "EWC"])
+@pytest.mark.parametrize("options", [{}, CLOSED], ids=["open", "closed"])
+def test_penalties_that_start_at_zero_are_found(penalty, options):
+    penalty.start, module = None, Anchored(penalty)
+    with pytest.raises(InvalidInputError, match="at step 1 of the task the gradients differ by"):
+        fitted(module, correction(module, **options))
+    assert "training_step" not in vars(module)
+    assert not module.optimiser._optimizer_step_pre_hooks
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_the_advice_is_enough():
+    module, wrong = Small(), {"max_epochs": 3, "gradient_clip_val": 0.5, "precision": "bf16-mixed"}
+    with pytest.raises(InvalidInputError, match="^4 things .*\n- precision is 'bf16-mixed'") as e:
+        trainer(correction(module), **wrong).fit(module, loader(X, Y, shuffle=True))
+    message = str(e.value)
+    for reason in ("gradient_clip_val is 0.5", "there are 3 epochs", "use shuffle=False"):
+        assert f"- {reason}" in message or f"; {reason}" in message
+    right = arguments_in(message, "Trainer")
+    assert right == {"precision": "32-true", "gradient_clip_val": None, "max_epochs": 1}
+    module = Small()
+    fitted(module, streams=tasks()[:1], settings=wrong | right)
+    assert_learned(module.network, trained(streams=tasks()[:1]))
 
 
 def test_the_module_itself_as_the_network_with_several_inputs():
@@ -287,6 +380,14 @@ def three_times(module, x, z):
     return 3 * nn.functional.mse_loss(module.network(x), z)
 
 
+def headed():
+    """A module with an output layer that is trained, and of which the corrector does not know."""
+    module = Small()
+    module.head = nn.Linear(2, 2).double()
+    module.optimiser = sgd(module, LEARNER)
+    return module
+
+
 def warming_up(module, batch, batch_idx):
     module.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
 
@@ -309,9 +410,14 @@ REFUSED = {
     # by the checks that all adapters share
     "shuffle": ("RandomSampler.*use shuffle=False", {"loading": {"shuffle": True}}),
     "epochs": ("2 epochs.*refresh='task'", {"settings": {"max_epochs": 2}}),
+    "outside": ("2 parameters outside of the corrector's network", {"kind": headed}),
+    "no optimiser": ("returned 0 optimisers", {"kind": changed(configure_optimizers=lambda _: [])}),
     "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
     "warm-up": ("rate of step 1 is 0.0101", {"kind": changed(on_train_batch_start=warming_up)}),
-    "loss": ("half of the squared error", {"kind": changed(loss=three_times)}),
+    "loss": (
+        "step 0 of the task the gradients are 3 times those",
+        {"kind": changed(loss=three_times)},
+    ),
     # by Lightning's own
     "batch size": ("batches of 4, 1 to a step.*batch_size=6", {"loading": {"batch_size": 4}}),
     "few steps": ("max_steps is 3.*8 steps", {"settings": {"max_steps": 3}}),
@@ -328,7 +434,7 @@ REFUSED = {
     "closed schedule": ("has a schedule", {"options": CLOSED | {"learner": SCHEDULE}}),
     "closed accumulation": ("grad_batches is 2", {"options": CLOSED, "settings": TWO}),
     "augmented": ("batch 0 is not the one corrected", {"loading": {"collate_fn": augmented}}),
-    "once": ("can be gone over only once", {"loader": lambda: iter(list(loader(X, Y)))}),
+    "once": ("can be read only once", {"loader": lambda: iter(list(loader(X, Y)))}),
     "several": ("several training loaders", {"loader": lambda: SEVERAL}),
     "no targets": ("a list of 1", {"loader": lambda: DataLoader(TensorDataset(X), 6)}),
     "places": ("has no entry", {"places": {"targets": "y"}}),
@@ -355,7 +461,7 @@ def test_what_makes_no_corrector_and_several_devices_are_refused():
     with pytest.raises(InvalidTypeError, match="corrector is 3; expected a function"):
         TargetCorrection(3)
     with pytest.raises(InvalidTypeError, match="corrector made a dict"):
-        fitted(Small(), TargetCorrection(lambda module: {}))
+        fitted(Small(), TargetCorrection(lambda module, learner: {}))
     with pytest.raises(InvalidInputError, match="DDPStrategy of 1 processes"):
         fitted(Small(), settings={"strategy": "ddp", "devices": 1})
     torch.distributed.destroy_process_group()

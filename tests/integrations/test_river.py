@@ -17,11 +17,11 @@ from river import checks, linear_model, optim, preprocessing
 import retarget as rt
 import retarget.integrations.river
 from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, RetargetError
+from retarget.integrations.probabilities import nearest_distributions
 from retarget.integrations.river import (
     StreamingRidge,
     StreamingRidgeClassifier,
     TargetCorrection,
-    _nearest_distribution,
 )
 from retarget.streaming.adaptive import LEVEL
 from retarget.streaming.corrector import TargetCorrector
@@ -159,23 +159,9 @@ class TestStreamingRidgeClassifier:
         for x in samples:
             outputs = [each.predict_one(x) for each in alone]
             assert model.predict_one(x) == known[int(np.argmax(outputs))]
-            expected = dict(zip(known, _nearest_distribution(outputs), strict=True))
+            nearest = nearest_distributions(np.array([outputs]))[0]
+            expected = dict(zip(known, nearest, strict=True))
             assert model.predict_proba_one(x) == pytest.approx(expected, abs=1e-9)
-
-    def test_probabilities_are_the_nearest_distribution(self):
-        for outputs, expected in (
-            ([1.4, -0.2, -0.2], [1.0, 0.0, 0.0]),
-            ([-1.0, -1.0], [0.5, 0.5]),
-            ([0.9, 0.5, -0.3], [0.7, 0.3, 0.0]),
-            ([5.0], [1.0]),
-        ):
-            np.testing.assert_allclose(_nearest_distribution(outputs), expected, atol=1e-12)
-        random = np.random.default_rng(0)
-        for _ in range(50):
-            outputs = random.normal(size=5)
-            nearest = np.array(_nearest_distribution(outputs.tolist()))
-            others = random.dirichlet(np.ones(5) * 0.3, size=200)
-            assert ((nearest - outputs) ** 2).sum() <= ((others - outputs) ** 2).sum(1).min()
 
     def test_frames_are_rows_one_after_the_other(self):
         X, Y, _ = stream()

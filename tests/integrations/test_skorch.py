@@ -2,21 +2,34 @@
 
 import copy
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.metrics import get_scorer
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from support.corrected_training import LEARNER, OPTIONS, assert_same, make, network, tasks, trained
+from support.corrected_training import (
+    LEARNER,
+    OPTIONS,
+    Penalty,
+    arguments_in,
+    assert_same,
+    by_hand,
+    make,
+    network,
+    tasks,
+    trained,
+)
 
 skorch = pytest.importorskip("skorch")
-from skorch.callbacks import GradientNormClipping  # noqa: E402
+from skorch.callbacks import GradientNormClipping, LRScheduler  # noqa: E402
 from skorch.dataset import ValidSplit  # noqa: E402
 from skorch.hf import AccelerateMixin  # noqa: E402
 
@@ -83,6 +96,33 @@ def test_labels_are_one_hot_targets():
     assert_learned(net, trained(streams=[(torch.from_numpy(x), rows)]))
 
 
+def test_probabilities_are_distributions_so_that_scorers_work():
+    x, labels = FIRST[0], np.arange(48) % 3
+    make_network = partial(
+        nn.Sequential, nn.Linear(5, 40).double(), nn.Tanh(), nn.Linear(40, 3).double()
+    )
+    net = regressor(make_network, kind=CorrectedClassifier, lr=0.3).fit(x, labels)
+    outputs, found = net.forward(x).numpy(), net.predict_proba(x)
+    assert outputs.min() < 0
+    assert found.min() >= 0
+    np.testing.assert_allclose(found.sum(1), 1, rtol=0, atol=1e-12)
+    for row, near in zip(outputs, found, strict=True):  # the positive part less a constant
+        kept = near > 0
+        np.testing.assert_allclose(np.ptp((row - near)[kept]), 0, atol=1e-12)
+        assert (row[~kept] <= (row - near)[kept].max() + 1e-12).all()
+    assert np.array_equal(net.predict(x), outputs.argmax(1))
+    for name in ("roc_auc_ovr", "neg_log_loss"):
+        assert np.isfinite(get_scorer(name)(net, x, labels))
+    for task in (labels < 2, labels == 2):  # of which the last has one class
+        net.partial_fit(x[task], labels[task])
+    assert net.classes_.tolist() == [0, 1, 2]
+    assert np.isfinite(get_scorer("roc_auc_ovr")(net, x, labels))
+    net = net.set_params(classes=["a", "b", "c"])
+    assert net.classes_.tolist() == ["a", "b", "c"]
+    with pytest.raises(AttributeError, match="classes_inferred_|classes_"):
+        regressor(kind=CorrectedClassifier).classes_  # noqa: B018
+
+
 def test_fit_begins_anew_and_a_warm_start_does_not():
     assert_learned(regressor().fit(*FIRST).fit(*SECOND), trained(streams=tasks()[1:]))
     assert_learned(regressor(warm_start=True).fit(*FIRST).fit(*SECOND))
@@ -141,6 +181,65 @@ def test_clones_have_the_parameters_and_nothing_that_was_learned():
     assert not any(name.startswith("corrector_") for name in net.get_params())
 
 
+def by_optimiser(optimizer, learner, **options):
+    """The plain loop with this kind of optimiser, of which the first task is not corrected."""
+    same = network()
+    made = optimizer(same.parameters(), learner.lr)
+    by_hand(
+        same,
+        make(same, learner, preconditioner=made, **options),
+        tasks(),
+        optimiser=made,
+        first_true=True,
+    )
+    return same
+
+
+def test_adam_is_described_as_the_message_advises():
+    options = {"gamma": 1e3, "block_size": 12, "ridge": 1e3}
+    net = regressor(lr=0.001, optimizer=torch.optim.Adam, corrector=partial(CORRECTOR, **options))
+    learner = replace(LEARNER, lr=0.001)
+    assert_learned(learned(net), by_optimiser(torch.optim.Adam, learner, **options))
+
+
+def test_a_scheduler_is_described_as_the_message_advises():
+    decay = LRScheduler(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9, step_every="batch")
+    with pytest.raises(InvalidInputError, match=r"one rate; make the corrector from SGD\(lr=\["):
+        regressor(callbacks=[decay]).partial_fit(*FIRST)
+    rates = [0.01 * 0.9**step for step in range(8)]
+
+    def decaying(module, learner):
+        return CORRECTOR(module, replace(learner, lr=rates))
+
+    net = regressor(callbacks=[decay], corrector=decaying).partial_fit(*FIRST)
+    assert_learned(net, trained(replace(LEARNER, lr=rates), streams=tasks()[:1]))
+
+
+class Anchored(CorrectedRegressor):
+    penalty_ = None
+
+    def get_loss(self, y_pred, y_true, *args, **kwargs):
+        return super().get_loss(y_pred, y_true, *args, **kwargs) + self.penalty_(self.module_)
+
+
+@pytest.mark.parametrize("options", [(1.0,), (2.0, True)], ids=["L2-SP", "EWC"])
+def test_penalties_that_start_at_zero_are_found(options):
+    net = regressor(kind=Anchored)
+    net.penalty_ = Penalty(*options)
+    with pytest.raises(InvalidInputError, match="at step 1 of the task the gradients differ by"):
+        net.partial_fit(*FIRST)
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_the_advice_is_enough():
+    wrong = {"iterator_train__shuffle": True, "max_epochs": 3}
+    clipping = {"callbacks": [GradientNormClipping(1.0)]}
+    with pytest.raises(InvalidInputError, match="^3 things .*\n- the net has a Gradient") as caught:
+        regressor(**wrong, **clipping).partial_fit(*FIRST)
+    right = arguments_in(str(caught.value), "CorrectedRegressor")
+    assert right == {"max_epochs": 1, "iterator_train__shuffle": False}
+    assert_learned(learned(regressor(**(wrong | right))))
+
+
 def warming_up(net, *given, **kwargs):
     net.optimizer_.param_groups[0]["lr"] *= 1.01
 
@@ -163,7 +262,11 @@ REFUSED = {
     # by the checks that all adapters share
     "shuffle": ({"iterator_train__shuffle": True}, "RandomSampler.*use shuffle=False"),
     "epochs": ({"max_epochs": 2}, "2 epochs.*refresh='task'"),
-    "loss": ({"criterion": partial(nn.MSELoss, reduction="sum")}, "half of the squared error"),
+    "loss": ({"criterion": partial(nn.MSELoss, reduction="sum")}, "step 0 .* are 2 times those"),
+    "Adam, called": (
+        {"optimizer": torch.optim.Adam, "corrector": lambda module, learner: CORRECTOR},
+        "corrector cannot be called as corrector.module, learner, preconditioner=optimizer",
+    ),
     "warm-up": ({"kind": WARM}, "rate of step 0 is 0.0101"),
     "corrector": ({"corrector": 3}, "corrector is 3; expected a function"),
     "made": ({"corrector": lambda module, learner: 3}, "corrector made a int"),

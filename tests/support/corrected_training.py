@@ -1,5 +1,7 @@
 """The plain loop on corrected targets that every adapter must agree with, on small problems."""
 
+import re
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -100,6 +102,26 @@ def trained(learner=LEARNER, streams=None, epochs=1, block=0, **options):
     corrector = make(module, learner, **options)
     by_hand(module, corrector, streams or tasks(), epochs=epochs, block=block)
     return module
+
+
+class Penalty:
+    """Half the weighted squared distance from the weights at the start: 0 in the first step."""
+
+    def __init__(self, size, weighted=False):
+        self.size, self.weighted, self.start = size, weighted, None
+
+    def __call__(self, module, step=0):
+        if self.start is None:  # L2-SP, or EWC with some Fisher information
+            self.start = [value.detach().clone() for value in module.parameters()]
+        weights = [1 + value.abs() if self.weighted else 1.0 for value in self.start]
+        pairs = zip(weights, module.parameters(), self.start, strict=True)
+        return self.size / 2 * sum((w * (p - q).square()).sum() for w, p, q in pairs)
+
+
+def arguments_in(message, setting):
+    """The arguments that an error message says would do, as a dict."""
+    advice = re.search(rf"set {setting}\((.*)\)", message)[1]
+    return eval(f"dict({advice})")  # keyword arguments, as Python writes them
 
 
 def assert_same(module, expected, tolerance=1e-10, start=None):

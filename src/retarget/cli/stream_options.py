@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from retarget.diagnosis.dialect import command_line
+
 
 def option(panel: str, values: str | None, help_text: str, *names: str, **more: Any) -> Any:
     """Declares an option in a panel of the help, with a placeholder for its values."""
@@ -191,7 +193,8 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def called(**given: Any) -> None:
         asked = {name: given.pop(name) for name in shared}
-        command(asked, **given)
+        with command_line():  # errors and advice name the options of the command
+            command(asked, **given)
 
     called.__signature__ = Signature([*shared.values(), *own])  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in (*shared.values(), *own)}

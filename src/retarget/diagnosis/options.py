@@ -8,6 +8,7 @@ import numpy as np
 
 from retarget.arrays import as_positive
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
+from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.result import Mode
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD, Reduction
@@ -55,7 +56,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("lr", "gamma"):  # frozen dataclass: values are normalised once, here
-            object.__setattr__(self, name, _auto_or_positive(name, getattr(self, name)))
+            object.__setattr__(self, name, _auto_or_positive(named(name), getattr(self, name)))
         block_size = self.learner.batch_size if self.block_size is None else self.block_size
         check_correction(self.learner, 1.0, block_size, self.ridge or 0.0, "both", "corrected")
         for name, known in (
@@ -66,27 +67,27 @@ class Options:
         ):
             if (value := getattr(self, name)) not in known:
                 expected = ", ".join(known)
-                raise InvalidInputError(f"{name} is {value!r}; expected one of {expected}")
+                raise InvalidInputError(f"{named(name)} is {value!r}; expected one of {expected}")
         if not 0 < self.test_share <= 0.4:
             raise InvalidInputError(
-                f"test_share is {self.test_share}; expected a share above 0 and at most 0.4: so "
-                "many rows are held out for each question"
+                f"{named('test_share')} is {self.test_share}; expected a share above 0 and at most "
+                "0.4: so many rows are held out for each question"
             )
-        as_aim(self.aim, "aim")
+        as_aim(self.aim, named("aim"))
         for name, needed in (("intercept", "linear"), ("width", "rbf")):
             value = getattr(self, name)
             if value is not None and value is not False and self.kernel != needed:
                 raise InvalidInputError(
-                    f"{name} is {value!r} with kernel {self.kernel!r}; only {needed!r} takes it: "
-                    "leave it out"
+                    f"{named(name)} is {value!r} with {named('kernel')} {self.kernel!r}; only "
+                    f"{needed!r} takes it: leave it out"
                 )
         if self.model_options is not None and self.model is None:
             raise InvalidInputError(
-                f"model_options is {self.model_options!r} and there is no model; give model= as "
-                "well"
+                f"{named('model_options')} is {self.model_options!r} and there is no model; give "
+                f"{option('model')} as well"
             )
-        _require_number("memory", self.memory, int | float, "a number of bytes", above=0)
-        _require_number("features", self.features, int, "a whole number, 2 or more", above=1)
+        _require_number(named("memory"), self.memory, int | float, "a number of bytes", above=0)
+        _require_number(named("features"), self.features, int, "a whole number, 2 or more", above=1)
 
     @property
     def learner(self) -> SGD:
@@ -122,8 +123,8 @@ class Options:
             return "test"
         if (self.evaluation == "test") != (test is not None):
             raise InvalidInputError(
-                f"the evaluation is {self.evaluation!r} and there is "
-                f"{'no' if test is None else 'a'} test set; give a test set (--test) for 'test', "
+                f"{named('evaluation')} is {self.evaluation!r} and there is "
+                f"{'no' if test is None else 'a'} test set; give {option('test')} for 'test', "
                 "and for it only"
             )
         return self.evaluation

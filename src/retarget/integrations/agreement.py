@@ -4,13 +4,15 @@ Corrected targets are right for one learner, one loss and one order of the sampl
 these to their users, so the adapters check here that they are what the corrector expects.
 """
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from retarget.continual import NetworkCorrector
@@ -20,10 +22,11 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.learners import SGD, Reduction
 from retarget.samples import Samples, count, take
+from retarget.theory.losses import Loss
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-# Relative: a float32 loss has seven digits, and a different loss differs by a factor or a term.
-LOSS_TOLERANCE = 1e-3
+PRECONDITIONED = torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop
+DESCRIBED = torch.optim.SGD, *PRECONDITIONED
 
 
 class HalfSquaredError(nn.Module):
@@ -94,11 +97,56 @@ def true_targets(
     return labels.to(next(network.parameters()))
 
 
+class Problems:
+    """Collects everything that is wrong, so that one error says all of it.
+
+    Args:
+        setting: What has the arguments that would do, such as `"Trainer"`.
+    """
+
+    def __init__(self, setting: str = "") -> None:
+        self._setting, self._found = setting, list[str]()
+        self._instead: dict[str, Any] = {}
+
+    def add(self, reasons: Mapping[str, bool], **instead: Any) -> None:
+        """Adds the reasons that apply, and arguments of the setting with which they would not."""
+        found = [reason for reason, applies in reasons.items() if applies]
+        self._found += found
+        if found:
+            self._instead |= instead
+
+    def check(self, require: Callable[..., Any], *given: Any, **instead: Any) -> Any:
+        """Returns the result of a check; if the check raises, adds its message and returns None."""
+        try:
+            return require(*given)
+        except (InvalidInputError, InvalidTypeError) as error:
+            self.add({str(error): True}, **instead)
+        return None
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def refuse(self) -> None:
+        """Raises if anything was added."""
+        if not self._found:
+            return
+        instead = ", ".join(f"{name}={value!r}" for name, value in self._instead.items())
+        end = f"set {self._setting}({instead})" if instead else ""
+        if len(self._found) == 1:
+            raise InvalidInputError(self._found[0] + (f"; {end}" if end else ""))
+        lines = [f"{len(self._found)} things would make corrected targets wrong:"]
+        lines += [f"- {reason}" for reason in self._found] + ([f"- {end}"] if end else [])
+        raise InvalidInputError("\n".join(lines))
+
+
 def refuse(reasons: Mapping[str, bool]) -> None:
-    """Raises an error with the first reason that applies."""
-    for reason, applies in reasons.items():
-        if applies:
-            raise InvalidInputError(reason)
+    """Raises an error with all reasons that apply."""
+    problems = Problems()
+    problems.add(reasons)
+    problems.refuse()
+
+
+MAKER = "functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)"
 
 
 def require_maker(corrector: Any) -> None:
@@ -106,12 +154,30 @@ def require_maker(corrector: Any) -> None:
     if not callable(corrector):
         raise InvalidTypeError(
             f"corrector is {corrector!r:.80}; expected a function that makes a NetworkCorrector, "
-            "such as functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)"
+            f"such as {MAKER}"
         )
 
 
-def require_corrector(made: Any) -> NetworkCorrector:
-    """Returns what the user's function made; raises if it is not a corrector."""
+def made_by(
+    maker: Callable[..., Any], module: nn.Module, learner: SGD, optimizer: torch.optim.Optimizer
+) -> NetworkCorrector:
+    """Calls the user's function that makes a corrector, as every adapter does.
+
+    It is given the network and the learner and, for Adam, AdamW, RMSprop and several rates,
+    `preconditioner=optimizer`.
+    """
+    several = len({float(group["lr"]) for group in optimizer.param_groups}) > 1
+    preconditioned = several or isinstance(optimizer, PRECONDITIONED)
+    given = {"preconditioner": optimizer} if preconditioned else {}
+    try:
+        inspect.signature(maker).bind(module, learner, **given)
+    except TypeError as error:
+        called = ", ".join(("module", "learner", *(f"{name}=optimizer" for name in given)))
+        raise InvalidTypeError(
+            f"corrector cannot be called as corrector({called}): {error}; expected a function such "
+            f"as {MAKER}"
+        ) from error
+    made = maker(module, learner, **given)
     if not isinstance(made, NetworkCorrector):
         raise InvalidTypeError(
             f"corrector made a {type(made).__name__}; expected a NetworkCorrector"
@@ -120,29 +186,58 @@ def require_corrector(made: Any) -> NetworkCorrector:
 
 
 def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
-    """Describes an optimiser by its settings, whatever steps it has taken before."""
-    if type(optimizer) is torch.optim.SGD:
-        optimizer = torch.optim.SGD([dict(group) for group in optimizer.param_groups])
-    return SGD.from_torch(optimizer, batch_size, reduction)
+    """Describes an optimiser by its settings, whatever steps it has taken before.
+
+    Adam, AdamW and RMSprop are described by their rate and weight decay, and a schedule by the rate
+    from which it starts.
+    """
+    if type(optimizer) not in DESCRIBED:
+        raise InvalidTypeError(
+            f"the optimiser is a {type(optimizer).__name__}; expected torch's SGD, Adam, AdamW or "
+            "RMSprop"
+        )
+    groups = [dict(group) for group in optimizer.param_groups]
+    for group in groups:
+        group["lr"] = float(group.pop("initial_lr", group["lr"]))
+    if isinstance(optimizer, PRECONDITIONED):
+        first = groups[0]
+        decay = float(first["weight_decay"])
+        return SGD(first["lr"], batch_size, weight_decay=decay, reduction=reduction)
+    return SGD.from_torch(torch.optim.SGD(groups), batch_size, reduction)
 
 
 def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
     """Raises if the corrector's learner does not describe this optimiser."""
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
-    if preconditioner is not optimizer or isinstance(optimizer, torch.optim.SGD):
-        found = _described(optimizer, learner)
-        if found != learner:
+    found = description(optimizer, learner.batch_size, learner.reduction)
+    scheduled = any("initial_lr" in group for group in optimizer.param_groups)
+    if scheduled and isinstance(learner.lr, float):
+        raise InvalidInputError(
+            "a scheduler changes the rate, but the corrector's learner has one rate; make the "
+            "corrector from SGD(lr=[...]), with one rate for each step of all tasks"
+        )
+    if isinstance(optimizer, PRECONDITIONED):
+        found = replace(found, momentum=learner.momentum)  # a choice: see NetworkCorrector
+        if preconditioner is not optimizer:
+            made = "for SGD" if preconditioner is None else "for another optimiser"
             raise InvalidInputError(
-                f"the optimiser is {found}, but the corrector's learner is {learner}; give the "
-                "corrector rt.SGD.from_torch(optimizer, batch_size, reduction)"
+                f"the optimiser is {type(optimizer).__name__}, but the corrector was made {made}; "
+                "make it with preconditioner=optimizer, and keep one optimiser for all tasks"
             )
-        rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
-        if len(rates) > 1 and preconditioner is not optimizer:
-            raise InvalidInputError(
-                f"the optimiser's parameter groups have the rates {rates}; expected one rate, or "
-                "a corrector with preconditioner=optimizer"
-            )
+    if not isinstance(learner.lr, float):
+        found = replace(found, lr=learner.lr)  # compared step by step instead
+    if found != learner:
+        raise InvalidInputError(
+            f"the optimiser is {found}, but the corrector's learner is {learner}; make the "
+            "corrector from an rt.SGD like the former"
+        )
+    rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
+    if len(rates) > 1 and preconditioner is not optimizer:
+        raise InvalidInputError(
+            f"the optimiser's parameter groups have the rates {rates}; expected one rate, or "
+            "a corrector with preconditioner=optimizer"
+        )
     has_velocity = any(optimizer.state.values())
     if learner.momentum and has_velocity != bool(corrector.samples):
         state = "has the velocity of earlier steps" if has_velocity else "is new, without velocity"
@@ -153,21 +248,18 @@ def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
     require_parameters(optimizer, corrector)
 
 
-def _described(optimizer: torch.optim.Optimizer, learner: SGD) -> SGD:
-    """Describes the optimiser; the rates of a schedule are compared step by step instead."""
-    scheduled = not isinstance(learner.lr, float) and type(optimizer) is torch.optim.SGD
-    if scheduled:
-        groups = [dict(group) for group in optimizer.param_groups]
-        for group in groups:
-            group.pop("initial_lr", None)
-        optimizer = torch.optim.SGD(groups)
-    found = description(optimizer, learner.batch_size, learner.reduction)
-    return replace(found, lr=learner.lr) if scheduled else found
-
-
 def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
     """Raises if the optimiser does not train the parameters that the corrector assumes."""
-    trained = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    held = [value for group in optimizer.param_groups for value in group["params"]]
+    trained, inside = {id(value) for value in held}, {id(p) for p in corrector.module.parameters()}
+    outside = [value for value in held if value.requires_grad and id(value) not in inside]
+    if outside:
+        shapes = ", ".join(str(tuple(value.shape)) for value in outside[:3])
+        raise InvalidInputError(
+            f"the optimiser trains {len(outside)} parameters outside of the corrector's network, "
+            f"of shape {shapes}{', ...' if len(outside) > 3 else ''}; make the corrector from the "
+            "module that holds all of them, or freeze them with requires_grad_(False)"
+        )
     described = trained_parameters(corrector.module, corrector.params)
     for name, value in corrector.module.named_parameters():
         if value.requires_grad and (id(value) in trained) != (name in described):
@@ -185,7 +277,8 @@ def require_rate(optimizer: torch.optim.Optimizer, learner: SGD, step: int) -> N
     if abs(rate - expected) > 1e-9 * expected:
         raise InvalidInputError(
             f"the rate of step {step} is {rate:g}, but the corrector's learner has {expected:g}; "
-            "leave the scheduler out, or describe it as SGD(lr=[...]), with one rate a step"
+            "leave the scheduler out, or make the corrector from SGD(lr=[...]), with one rate for "
+            "each step of all tasks"
         )
 
 
@@ -221,19 +314,49 @@ def require_passes(corrector: NetworkCorrector, epochs: int) -> None:
             "for one epoch, or use refresh='epoch', which corrects the targets before each of a "
             "known number"
         )
-
-
-def require_loss(loss: Tensor, outputs: Tensor, targets: Tensor, reduction: Reduction) -> None:
-    """Raises if the loss is not half the squared error with the learner's reduction."""
-    expected = float(half_squared_error(outputs.detach(), targets.to(outputs), reduction))
-    found = float(loss.detach())
-    if not abs(found - expected) <= LOSS_TOLERANCE * max(abs(expected), 1e-6):
+    if not isinstance(corrector.learner.lr, float):
         raise InvalidInputError(
-            f"the loss of the first mini-batch is {found:.6g}, but half of the squared error, "
-            f"summed over the outputs, with the {reduction} over the samples, is {expected:.6g}; "
-            "train on 0.5 * (outputs - targets).square().sum(1), and describe its mean or sum by "
-            "the learner's reduction"
+            f"there are {known} epochs, but the corrector's learner has a schedule, which is for "
+            "one; train for one epoch, or with one rate"
         )
+
+
+def summed_loss(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+    """Returns the corrector's loss, summed over the samples, for real-valued targets (n, c)."""
+    if loss == "squared":
+        return half_squared_error(outputs, targets, "sum")
+    if outputs.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="sum")
+    return functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+def corrected(
+    corrector: NetworkCorrector, optimizer: torch.optim.Optimizer, samples: Samples, true: Tensor
+) -> Tensor:
+    """Returns the targets of a task of the open loop.
+
+    They are the true ones in the first task with a new Adam: it has no second moments before its
+    first step, and the kernel needs them.
+    """
+    if isinstance(optimizer, PRECONDITIONED) and not (optimizer.state or corrector.samples):
+        corrector.resume([(samples, true)], true)
+        return true
+    learner = corrector.learner
+    if not isinstance(learner.lr, float):  # the steps of the tasks so far
+        if corrector.samples % learner.batch_size:
+            raise InvalidInputError(
+                f"the tasks so far have {corrector.samples} samples, and the last mini-batch was "
+                f"short, but a schedule needs full ones of {learner.batch_size}; leave the rest of "
+                "a task out (drop_last=True), or train with one rate"
+            )
+        steps = range(learner.steps(corrector.samples + len(true)))
+        corrector.learner = replace(learner, lr=[learner.rate(step) for step in steps])
+    try:
+        with evaluating(corrector.module):
+            Z: Tensor = corrector.correct(samples, true)
+    finally:
+        corrector.learner = learner
+    return Z
 
 
 def next_block(

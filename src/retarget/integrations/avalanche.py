@@ -8,7 +8,6 @@ experience with an `rt.TangentLearner`. `SquaredError` is the loss to use with b
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -20,16 +19,19 @@ from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import HalfSquaredError as SquaredError
 from retarget.integrations.agreement import (
+    Problems,
     Shift,
+    corrected,
     description,
+    made_by,
     one_hot,
-    refuse,
-    require_corrector,
     require_maker,
     require_optimiser,
     require_passes,
+    require_rate,
 )
-from retarget.learners import SGD, Reduction
+from retarget.integrations.gradients import GradientCheck
+from retarget.learners import Reduction
 from retarget.streaming.ridge import StreamingRidge
 from retarget.streaming.tangent import TangentLearner
 
@@ -40,7 +42,9 @@ try:
     from avalanche.evaluation.metric_results import MetricValue
     from avalanche.evaluation.metric_utils import get_metric_name
     from avalanche.evaluation.metrics.mean import Mean
+    from avalanche.models.dynamic_modules import DynamicModule
     from avalanche.models.utils import is_multi_task_module
+    from avalanche.training.plugins import GDumbPlugin
     from avalanche.training.templates import SupervisedTemplate
 except ImportError as error:
     reason = "retarget.integrations.avalanche needs Avalanche"
@@ -73,19 +77,20 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     of corrected minus true targets; `LargestTarget`; and `LinearisationError`, how far the network
     was from the theory, once this is known.
 
-    Anything that the corrector's learner does not describe is an error: another optimiser, rate,
-    batch size or loss than the learner has, samples that other plugins add (replay), task labels
-    as inputs, several processes, mixed precision.
+    Anything that the corrector's learner does not describe is an error, which names all of it:
+    another optimiser, rate, batch size or loss than the learner has, samples that other plugins add
+    (replay), task labels as inputs, several processes, mixed precision. At the first steps of an
+    experience and at a few later ones the gradients are compared with those of the corrector's
+    loss, so that penalties of other plugins (EWC, LwF) are errors, too.
 
     Args:
         corrector: A corrector of the strategy's model; or a function that makes one, when training
-            begins, from the model and an `rt.SGD` that describes the strategy's optimiser, batch
-            size and criterion.
+            begins, from the model, an `rt.SGD` that describes the strategy's optimiser, batch size
+            and criterion and, for Adam, AdamW, RMSprop and several rates, `preconditioner=`, such
+            as `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
     """
 
-    def __init__(
-        self, corrector: NetworkCorrector | Callable[[nn.Module, SGD], NetworkCorrector]
-    ) -> None:
+    def __init__(self, corrector: NetworkCorrector | Callable[..., NetworkCorrector]) -> None:
         super().__init__()
         self.corrector = corrector if isinstance(corrector, NetworkCorrector) else None
         if self.corrector is None:
@@ -95,6 +100,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         self._wanted: Tensor | None = None  # targets of the present mini-batch
         self._labels = torch.empty(0)
         self._shift = Shift()
+        self._check: GradientCheck | None = None
+        self._step = 0  # of the whole stream
 
     def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Corrects the experience, at every epoch; by now all plugins have set their loaders."""
@@ -110,14 +117,24 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         drawn, length = itertools.chain([first], drawn), len(strategy.dataloader)
         corrector = self._checked(strategy, first[0])
         self._shift = Shift()
+        if not again:
+            self._stop_checking()  # an experience that failed
+            self._check = GradientCheck(corrector, strategy.optimizer)
+            self._step = corrector.learner.steps(corrector.samples)
         if corrector.memory is None:
             self._drawn = list(drawn)
             batches = self._all_at_once(strategy, corrector, again)
         else:
-            require_passes(corrector, strategy.train_epochs)
             batches = self._block_by_block(strategy, corrector, drawn)
             length *= 2 if corrector.replay else 1
         strategy.dataloader = _CorrectedBatches(self, batches, length)
+
+    def before_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Compares the rate, and takes note of the gradients that the mini-batch should have."""
+        if self._wanted is not None and self._check is not None and self.corrector is not None:
+            require_rate(strategy.optimizer, self.corrector.learner, self._step)
+            self._check.add(strategy.mb_x, self._wanted)
+            self._step += 1
 
     def after_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Puts the corrected targets in the mini-batch, for the criterion to see."""
@@ -145,24 +162,33 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             _log(strategy, self, LOGGED[name], value)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Drops the mini-batches of the experience."""
+        """Drops the mini-batches of the experience, and stops watching the optimiser."""
         self._drawn = []
+        self._stop_checking()
+
+    def _stop_checking(self) -> None:
+        if self._check is not None:
+            self._check.close()
+            self._check = None
 
     def _checked(self, strategy: Any, X: Tensor) -> NetworkCorrector:
         """Returns the corrector; raises if it does not describe what the strategy does."""
-        _require_plain(strategy)
+        problems = _plain(strategy)
+        problems.refuse()  # of another kind of network the outputs are not known
         loss, reduction = _loss_of(strategy._criterion, outputs(strategy.model, X[:1]).to(X))
-        learner = description(strategy.optimizer, strategy.train_mb_size, reduction)
-        if self.corrector is None:
-            self.corrector = require_corrector(self._make(strategy.model, learner))
-        corrector, described = self.corrector, self.corrector.learner
-        if learner.batch_size == 1:  # mean and sum are then the same
-            described = replace(described, reduction=learner.reduction)
-        refuse(
+        size, optimizer = strategy.train_mb_size, strategy.optimizer
+        corrector = self.corrector
+        if corrector is None:
+            learner = description(optimizer, size, reduction)
+            corrector = made_by(self._make, strategy.model, learner, optimizer)
+        described = corrector.learner
+        problems.add(
             {
-                f"the corrector's learner is {described}, but the strategy trains as {learner}; "
-                "give a function from model and learner to a corrector instead": (
-                    described != learner
+                f"the corrector's learner has batch_size={described.batch_size} and "
+                f"reduction={described.reduction!r}, but the strategy has train_mb_size={size} and "
+                f"a criterion that is the {reduction} over a mini-batch; give a function such as "
+                "functools.partial(rt.NetworkCorrector, ...) instead of a corrector": (
+                    described.batch_size != size or (size > 1 and described.reduction != reduction)
                 ),
                 f"the corrector's loss is {corrector.loss!r}, but the strategy's criterion is "
                 f"{loss!r}; use SquaredError() for 'squared', CrossEntropyLoss() for "
@@ -171,15 +197,23 @@ class TargetCorrectionPlugin(SupervisedPlugin):
                 "strategy.model": corrector.module is not strategy.model,
             }
         )
-        require_optimiser(strategy.optimizer, corrector)
+        if corrector.module is strategy.model:
+            problems.check(require_optimiser, optimizer, corrector)
+        if corrector.memory is not None or not isinstance(described.lr, float):
+            problems.check(require_passes, corrector, strategy.train_epochs)
+        problems.refuse()
+        self.corrector = corrector
         return corrector
 
     def _all_at_once(self, strategy: Any, corrector: NetworkCorrector, again: bool) -> Corrected:
         """Yields mini-batches of the open loop, corrected when training begins."""
         X = torch.cat([batch[0] for batch in self._drawn])
         Y = _true(strategy, torch.cat([batch[1] for batch in self._drawn]), X)
-        with evaluating(strategy.model):
-            Z = corrector.recorrect() if again else corrector.correct(X, Y)
+        if again:
+            with evaluating(strategy.model):
+                Z = corrector.recorrect()
+        else:
+            Z = corrected(corrector, strategy.optimizer, X, Y)
         self._shift.add(Z, Y)
         sizes = [len(batch[0]) for batch in self._drawn]
         return iter([(list(b), z) for b, z in zip(self._drawn, Z.split(sizes), strict=True)])
@@ -272,7 +306,7 @@ class Tangent(SupervisedTemplate):
         return found.new_zeros(len(found), self.targets)  # a learner on features starts from zero
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
-        _require_plain(self)
+        _plain(self).refuse()
         if self.learner is None:
             self.train_epochs = self.first_epochs
             super()._train_exp(experience, eval_streams, **kwargs)
@@ -432,15 +466,24 @@ def _require_own(strategy: Any, samples: int) -> None:
         )
 
 
-def _require_plain(strategy: Any) -> None:
-    """Raises for ways of training that no learner describes."""
-    refuse(
+def _plain(strategy: Any) -> Problems:
+    """Returns ways of training that no learner describes."""
+    problems, model = Problems(), strategy.model
+    several = is_multi_task_module(model)
+    growing = [type(part).__name__ for part in model.modules() if isinstance(part, DynamicModule)]
+    problems.add(
         {
             "training is distributed, and each process would see only a part of the stream; train "
             "in one process": DistributedHelper.is_distributed,
             "autocast is on, and half precision rounds away the correction of the targets; train "
             "without it": torch.is_autocast_enabled(strategy.device.type),
-            f"the model is a {type(strategy.model).__name__}, which takes task labels; expected a "
-            "network of the inputs alone": is_multi_task_module(strategy.model),
+            f"the model is a {type(model).__name__}, which takes task labels; expected a "
+            "network of the inputs alone": several,
+            f"the model has a {', '.join(growing)}, whose outputs grow with the classes, but "
+            "targets need all outputs from the beginning; use a torch.nn.Linear with one output "
+            "for each class of the whole stream": bool(growing) and not several,
+            "GDumbPlugin trains on the samples that it stores instead of those of the experience; "
+            "leave it out": any(isinstance(each, GDumbPlugin) for each in strategy.plugins),
         }
     )
+    return problems

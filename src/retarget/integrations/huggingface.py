@@ -10,26 +10,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from retarget.continual import NetworkCorrector
 from retarget.continual.linearisation import outputs
 from retarget.continual.steps import evaluating
-from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import (
+    DESCRIBED,
+    Problems,
     Shift,
-    half_squared_error,
+    corrected,
+    description,
+    made_by,
     one_hot,
-    refuse,
-    require_corrector,
     require_maker,
     require_parameters,
+    require_passes,
+    summed_loss,
 )
+from retarget.integrations.gradients import GradientCheck
 from retarget.learners import SGD
 from retarget.samples import Samples, count, join, output_of, take
 
 try:
-    from transformers import Trainer, TrainerCallback
+    from transformers import Trainer, TrainerCallback, get_scheduler
     from transformers.trainer_utils import get_last_checkpoint
 except ImportError as error:
     raise missing_extra(
@@ -39,7 +43,6 @@ except ImportError as error:
 __all__ = ["CorrectedTrainer"]
 
 STATE_FILE = "corrector.safetensors"  # in a checkpoint's folder
-PRECONDITIONED = torch.optim.Adam, torch.optim.AdamW
 # The value that an argument must have for corrected targets to be right, and why.
 EXPECTED = {
     "train_sampling_strategy": ("sequential", "targets are corrected for one order"),
@@ -51,6 +54,8 @@ EXPECTED = {
     "load_best_model_at_end": (False, "the corrector continues from the last step"),
     "torch_compile": (False, "compiled steps are not tested with corrected targets"),
 }
+# Instead of a schedule whose rates are not known, or begin at 0.
+CONSTANT = {"lr_scheduler_type": "constant", "warmup_steps": 0}
 
 
 class CorrectedTrainer(Trainer):
@@ -65,7 +70,10 @@ class CorrectedTrainer(Trainer):
     schedule, so that they always agree. With Adam and AdamW the first task is trained on its true
     targets, because the kernel needs second moments; the corrector still counts it as seen.
     Anything that would make the targets wrong (shuffling, clipping, dropout, mixed precision,
-    several devices) is an error before training starts.
+    several devices) is an error before training starts, which names all of it and the
+    `TrainingArguments` that would do. At the first steps of a task and at a few later ones, the
+    gradients are compared with those of the corrector's loss, so that a penalty that a subclass or
+    a callback adds is an error, too.
 
     The costs are those of the corrector: the open loop keeps all samples, and computes the kernel
     of all samples so far before each task.
@@ -97,18 +105,18 @@ class CorrectedTrainer(Trainer):
         self._rates: list[float] = []  # rates of the steps before the present pass
         self._row = 0  # the next sample to be trained on
         self._resumed: Path | None = None
-        _require_exact(self)
+        self._check: GradientCheck | None = None
         self.add_callback(_AtTheRightTime(self))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains on the next task; arguments as for `Trainer.train`."""
-        _require_exact(self)
         if self.corrector is not None and self._row != len(self._labels):
             raise InvalidInputError(
                 f"the last task ended after {self._row} of {len(self._labels)} samples, but the "
                 "others were corrected as well; begin again with a new trainer, without stopping "
                 "a task early"
             )
+        self._prepare()
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
         self._resumed = Path(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -119,13 +127,25 @@ class CorrectedTrainer(Trainer):
             )
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Makes the optimiser as `Trainer` does, and describes it for the corrector."""
-        made = super().create_optimizer(*args, **kwargs)
-        if self._learner is None:  # before a scheduler changes its rate
-            batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
-            self._learner = _described(_plain(made), batch)
-        return made
+    def _prepare(self) -> None:
+        """Reads the task and makes the corrector; raises an error with all that is wrong."""
+        problems, args = _wrong_arguments(self), self.args
+        batch = args.train_batch_size * args.gradient_accumulation_steps
+        by_trainer = self.optimizer is None  # then its arguments decide
+        optimizer, made = _plain(self.create_optimizer()), self.corrector
+        instead = _other_optimiser(optimizer, args) if by_trainer else {}
+        learner = problems.check(_described, optimizer, batch, **instead)
+        if problems.check(self._read, self.get_train_dataloader()):
+            problems.check(_require_no_noise, self.model, self._samples)
+            steps = -(-len(self._labels) // batch) * int(args.num_train_epochs)
+            problems.check(_rates, _trial_scheduler(args, steps), range(steps), **CONSTANT)
+        if made is None and learner is not None:
+            given = self._make_corrector, self.model, learner, optimizer
+            made = problems.check(made_by, *given)
+            if made is not None:
+                _add_corrector(problems, made, optimizer, args)
+        problems.refuse()
+        self.corrector, self._learner = made, self._learner or learner
 
     def compute_loss(
         self,
@@ -148,8 +168,8 @@ class CorrectedTrainer(Trainer):
             )
         if not model.training:
             targets, share = true_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
-        entropy = self.corrector is not None and self.corrector.loss == "cross-entropy"
-        loss = share * summed_loss(logits, targets.to(logits), entropy)
+        kind = "squared" if self.corrector is None else self.corrector.loss
+        loss = share * summed_loss(logits, targets.to(logits), kind)
         return (loss, result) if return_outputs else loss
 
     def _next_targets(self, inputs: dict[str, Any], size: int) -> tuple[Tensor, float]:
@@ -164,33 +184,31 @@ class CorrectedTrainer(Trainer):
         assert self.corrector is not None
         if self.corrector.memory is not None and self._row % self.corrector.block_size == 0:
             block = slice(self._row, self._row + self.corrector.block_size)
-            self._targets[block] = self._corrected(take(self._samples, block), self._labels[block])
+            with evaluating(self.model):
+                found = self.corrector.correct(take(self._samples, block), self._labels[block])
+            self._targets[block] = found
         batch = self.corrector.learner.batch_size
         first = self._row // batch * batch
         self._row = rows.stop
+        assert self._check is not None
+        self._check.add(mine, self._targets[rows])
         return self._targets[rows], 1 / min(batch, len(self._labels) - first)
 
-    def begin_task(self, loader: Any) -> None:
-        """Reads the task, and makes or restores the corrector."""
-        self._read(loader)
-        optimizer = _plain(self.optimizer)
-        if self.corrector is None:
-            assert self._learner is not None
-            several = len({float(group["lr"]) for group in optimizer.param_groups}) > 1
-            preconditioned = several or isinstance(optimizer, PRECONDITIONED)
-            given = {"preconditioner": optimizer} if preconditioned else {}
-            made = require_corrector(self._make_corrector(self.model, self._learner, **given))
-            require_parameters(optimizer, made)
-            if made.replay:
-                raise InvalidInputError(
-                    f"replay is {made.replay}, but Trainer trains on the samples of train_dataset "
-                    "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)"
-                )
-            self.corrector = made
+    def begin_task(self) -> None:
+        """Restores the corrector, if training continues from a checkpoint."""
         if self._resumed is not None:
             self._restore(self._resumed / STATE_FILE)
             if self.state.global_step >= self.state.max_steps:  # the task is complete
                 self._row = len(self._labels)
+        self.end_task()  # of one that failed
+        assert self.corrector is not None
+        self._check = GradientCheck(self.corrector, _plain(self.optimizer))
+
+    def end_task(self) -> None:
+        """Stops watching the optimiser."""
+        if self._check is not None:
+            self._check.close()
+            self._check = None
 
     def begin_epoch(self, epoch: int) -> None:
         """Corrects the task for the rates of the schedule, and logs the shift."""
@@ -209,22 +227,13 @@ class CorrectedTrainer(Trainer):
         self._rates += _rates(self.lr_scheduler, range(epoch * steps, (epoch + 1) * steps))
         constant = len(set(self._rates)) == 1
         corrector.learner = replace(self._learner, lr=self._rates[0] if constant else self._rates)
-        fresh = isinstance(_plain(self.optimizer), PRECONDITIONED) and not self.optimizer.state
         if corrector.memory is not None:
-            if epoch:
-                corrector.recorrect()  # raises an error with the reason
-            if not constant:
-                raise InvalidInputError(
-                    "the closed loop (memory=...) needs one rate; use lr_scheduler_type='constant'"
-                )
             self._targets = torch.zeros_like(self._labels)  # filled block by block
-        elif fresh and not epoch:  # there are no second moments before the first step
-            corrector.resume([(self._samples, self._labels)], self._labels)
-            self._targets = self._labels
+        elif epoch:
+            self._targets = corrector.recorrect()
         else:
-            self._targets = (
-                corrector.recorrect() if epoch else self._corrected(self._samples, self._labels)
-            )
+            given = self._samples, self._labels
+            self._targets = corrected(corrector, _plain(self.optimizer), *given)
         if corrector.memory is None:
             self.log_targets()
 
@@ -234,14 +243,8 @@ class CorrectedTrainer(Trainer):
         found = Shift().add(self._targets, self._labels).found(self.corrector)
         self.log({"target_shift": found.pop("shift")} | found)
 
-    def _corrected(self, samples: Samples, labels: Tensor) -> Tensor:
-        assert self.corrector is not None
-        with evaluating(self.model):
-            Z: Tensor = self.corrector.correct(samples, labels)
-        return Z
-
-    def _read(self, loader: Any) -> None:
-        """Reads the task's samples and true targets, in the order of training."""
+    def _read(self, loader: Any) -> bool:
+        """Reads the task's samples and true targets, in the order of training; returns True."""
         batches = [self._prepare_inputs(dict(batch)) for batch in loader]
         labels = [batch.pop("labels", None) for batch in batches]
         if not batches or any(each is None for each in labels):
@@ -257,11 +260,11 @@ class CorrectedTrainer(Trainer):
                 "max_length=...) does"
             )
         self._samples = join(kept)
-        _require_no_noise(self.model, take(self._samples, slice(0, len(labels[0]))))
         width = outputs(self.model, take(self._samples, slice(0, 1))).shape[1]
         smoothing = self.args.label_smoothing_factor
         like = next(self.model.parameters())
         self._labels = true_targets(torch.cat(labels), width, smoothing).to(like)
+        return True
 
     def _restore(self, path: Path) -> None:
         assert self.corrector is not None
@@ -288,7 +291,10 @@ class _AtTheRightTime(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.begin_task(kwargs["train_dataloader"])
+        self.trainer.begin_task()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.end_task()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.begin_epoch(int(state.epoch or 0))
@@ -314,15 +320,6 @@ def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
     return (1 - smoothing) * one_hot(labels, outputs) + smoothing / outputs
 
 
-def summed_loss(logits: Tensor, targets: Tensor, entropy: bool) -> Tensor:
-    """Returns the loss of a batch, summed over its samples, for real-valued targets."""
-    if not entropy:
-        return half_squared_error(logits, targets, "sum")
-    if logits.shape[1] == 1:
-        return functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-    return functional.cross_entropy(logits, targets, reduction="sum")
-
-
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
     """Returns the optimiser without the wrapper of accelerate."""
     plain: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
@@ -335,22 +332,51 @@ def _same(given: Any, kept: Tensor) -> bool:
 
 def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
     """Describes the trainer's optimiser as a learner."""
-    if type(optimizer) not in (torch.optim.SGD, *PRECONDITIONED):
-        raise InvalidTypeError(
-            f"the optimiser is a {type(optimizer).__name__}; expected SGD, Adam or AdamW: set "
-            "optim='sgd' or optim='adamw_torch'"
-        )
     groups = [group for group in optimizer.param_groups if group["params"]]
-    if len({float(group["lr"]) * float(group["weight_decay"]) for group in groups}) > 1:
+    decays = {float(group["lr"]) * float(group["weight_decay"] or 0.0) for group in groups}
+    if isinstance(optimizer, DESCRIBED) and len(decays) > 1:
         raise InvalidInputError(
             "lr * weight_decay differs between groups of parameters, as Trainer does not decay "
-            "biases and norms; set weight_decay=0, or give optimizers=(yours, None) with one decay"
+            "biases and norms; expected no decay, or optimizers=(yours, None) with one decay"
         )
-    if isinstance(optimizer, torch.optim.SGD):
-        return SGD.from_torch(optimizer, batch, "mean")
-    first = optimizer.param_groups[0]
-    decay = float(first["weight_decay"])
-    return SGD(float(first["lr"]), batch, weight_decay=decay, reduction="mean")
+    return description(optimizer, batch, "mean")
+
+
+def _other_optimiser(optimizer: torch.optim.Optimizer, args: Any) -> dict[str, Any]:
+    """Returns the arguments for an optimiser that can be described."""
+    known = {} if isinstance(optimizer, DESCRIBED) else {"optim": "sgd"}
+    return known | ({"weight_decay": 0.0} if args.weight_decay else {})
+
+
+def _trial_scheduler(args: Any, steps: int) -> Any:
+    """Returns a scheduler such as Trainer will make, for the rates alone."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], args.learning_rate)
+    warmup = args.get_warmup_steps(steps)
+    options = args.lr_scheduler_kwargs
+    return get_scheduler(args.lr_scheduler_type, optimizer, warmup, steps, options)
+
+
+def _add_corrector(problems: Problems, made: NetworkCorrector, optimizer: Any, args: Any) -> None:
+    """Adds what a new corrector does not allow."""
+    problems.check(require_parameters, optimizer, made)
+    if made.memory is None:
+        return
+    problems.check(require_passes, made, int(args.num_train_epochs), num_train_epochs=1)
+    problems.add(
+        {
+            f"lr_scheduler_type is {str(args.lr_scheduler_type)!r}, but the closed loop "
+            "(memory=...) needs one rate": args.lr_scheduler_type != "constant"
+        },
+        lr_scheduler_type="constant",
+    )
+    problems.add(
+        {
+            f"replay is {made.replay}, but Trainer trains on the samples of train_dataset "
+            "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)": (
+                made.replay > 0
+            )
+        }
+    )
 
 
 def _rates(scheduler: Any, steps: range) -> list[float]:
@@ -358,7 +384,7 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
     if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
         raise InvalidInputError(
             f"the scheduler is a {type(scheduler).__name__}, whose rates are not known beforehand; "
-            "set lr_scheduler_type to 'constant', 'linear' or 'cosine'"
+            "expected lr_scheduler_type to be 'constant', 'linear' or 'cosine'"
         )
     base, shape = scheduler.base_lrs[0], scheduler.lr_lambdas[0]
     rates = [float(base * shape(step)) for step in steps]
@@ -366,25 +392,30 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
         if not rate > 0:
             raise InvalidInputError(
                 f"the rate of step {step} is {rate}, and a step at rate 0 cannot learn a target; "
-                "set warmup_steps=0, or use a schedule that stays above 0"
+                "expected no warm-up, and a schedule that stays above 0"
             )
     return rates
 
 
-def _require_exact(trainer: Trainer) -> None:
-    """Raises for options that would make corrected targets wrong."""
-    args = trainer.args
+def _wrong_arguments(trainer: Trainer) -> Problems:
+    """Returns the options that would make corrected targets wrong."""
+    args, problems = trainer.args, Problems("TrainingArguments")
     for option, (expected, why) in EXPECTED.items():
         found = getattr(args, option)
-        if found != expected:
-            raise InvalidInputError(f"{option} is {found!r}, but {why}; expected {expected!r}")
-    refuse(
+        problems.add({f"{option} is {found!r}, but {why}": found != expected}, **{option: expected})
+    epochs, names = args.num_train_epochs, trainer.label_names
+    problems.add(
+        {f"num_train_epochs is {epochs}; expected a whole number": epochs != int(epochs)},
+        num_train_epochs=max(1, round(epochs)),
+    )
+    problems.add(
+        {f"label_names is {names}; expected ['labels']": names != ["labels"]},
+        label_names=["labels"],
+    )
+    problems.add(
         {
             "there are several processes or devices, and each would see another part of the "
             "stream; use one (CUDA_VISIBLE_DEVICES=0)": args.world_size > 1 or args.n_gpu > 1,
-            f"num_train_epochs is {args.num_train_epochs}; expected a whole number": (
-                args.num_train_epochs != int(args.num_train_epochs)
-            ),
             "model_init makes a new network for every train(); give the model itself": (
                 trainer.model_init is not None
             ),
@@ -394,16 +425,14 @@ def _require_exact(trainer: Trainer) -> None:
             "lr_scheduler_type, and give optimizers=(yours, None)": (
                 trainer.lr_scheduler is not None and not trainer._created_lr_scheduler
             ),
-            f"label_names is {trainer.label_names}; expected ['labels']": (
-                trainer.label_names != ["labels"]
-            ),
         }
     )
+    return problems
 
 
 def _require_no_noise(model: nn.Module, samples: Samples) -> None:
     """Raises if the network's outputs differ between training and evaluation mode."""
-    training = model.training
+    training, samples = model.training, take(samples, slice(0, 8))
     with torch.random.fork_rng():
         noisy, still = (outputs(model.train(mode), samples) for mode in (True, False))
     model.train(training)

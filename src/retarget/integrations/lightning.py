@@ -18,18 +18,18 @@ from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
 from retarget.integrations.agreement import (
     Shift,
+    corrected,
     half_squared_error,
+    made_by,
     next_block,
     on_device_of,
     refuse,
-    require_corrector,
-    require_loss,
     require_maker,
-    require_optimiser,
     require_rate,
     true_targets,
 )
-from retarget.samples import join, mapped, named_leaves, outputs_of, take
+from retarget.integrations.gradients import GradientCheck
+from retarget.samples import join, mapped, named_leaves, take
 from retarget.state_files import checksum
 from retarget.streaming import tangent
 
@@ -42,6 +42,7 @@ except ImportError as error:
 
 from retarget.integrations.lightning_trainer import (
     Places,
+    described,
     require_batches,
     require_exact_training,
     require_plain_fit,
@@ -61,11 +62,12 @@ class TargetCorrection(Callback):
     block and one training step: the callback corrects it when it arrives, and if the corrector
     stores samples (`replay=...`), appends as many of them to the batch.
 
-    The loss in `training_step` must be half the squared error, summed over the outputs, with the
-    sum or the mean over the mini-batch according to the learner's `reduction`. This is checked on
-    the first batch of a task, and the optimiser is compared with the learner. Anything that would
-    make the targets wrong (shuffling, mixed precision, several devices, ...) raises an
-    `InvalidInputError` before the first step.
+    The loss in `training_step` must be the corrector's: half the squared error, summed over the
+    outputs (or cross-entropy), with the sum or the mean over the mini-batch according to the
+    learner's `reduction`, and no penalty. Its gradients are compared with the corrector's at the
+    first steps of a task and at a few later ones, and the optimiser is compared with the learner.
+    Anything that would make the targets wrong (shuffling, mixed precision, several devices, ...)
+    raises an `InvalidInputError`, which names all of it, before the first step.
 
     It logs `retarget/shift` (root mean square of corrected minus true targets),
     `retarget/largest_target`, and `retarget/linearisation_error`, how far the network is from the
@@ -76,8 +78,11 @@ class TargetCorrection(Callback):
     at whose end the checkpoint was written.
 
     Args:
-        corrector: A `NetworkCorrector`, or a function that makes one for the `LightningModule` and
-            is called at the start of the first task.
+        corrector: A `NetworkCorrector`, or a function that makes one at the start of the first task
+            from the `LightningModule`, an `rt.SGD` that describes the optimiser and the loader's
+            batches (with the mean over a mini-batch) and, for Adam, AdamW, RMSprop and several
+            rates, `preconditioner=`, such as `functools.partial(rt.NetworkCorrector, gamma=30.0,
+            block_size=20)`.
         inputs: The position or key of the inputs in a batch, or several of them; None for the first
             entry of a list or tuple, and for everything but the targets in a dict.
         targets: The position or key of the targets: real numbers, or class labels (n,).
@@ -88,7 +93,7 @@ class TargetCorrection(Callback):
 
     def __init__(
         self,
-        corrector: NetworkCorrector | Function[[Any], NetworkCorrector],
+        corrector: NetworkCorrector | Function[..., NetworkCorrector],
         *,
         inputs: int | str | Sequence[int | str] | None = None,
         targets: int | str = 1,
@@ -101,18 +106,18 @@ class TargetCorrection(Callback):
         self._loaded: dict[str, Any] | None = None
         self._left = 0  # remaining batches of the present task
         self._task: _Task | None = None  # None in the closed loop
+        self._check: GradientCheck | None = None
         self._unwrap: Function[[], None] = lambda: None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Corrects the targets of a task."""
-        corrector = self._ready(pl_module)
+        corrector = self._ready(trainer, pl_module)
         epochs = require_exact_training(trainer, pl_module, corrector)
-        require_optimiser(trainer.optimizers[0], corrector)
         self._task, self._left = None, 0
         if corrector.memory is None:
             self._task = _Task(trainer, corrector, self._places)
             self._left = epochs * len(self._task.batches)
-        self._first = True  # the loss is checked on the first batch
+        self._check = GradientCheck(corrector, trainer.optimizers[0])
         self._unwrap = _wrapped(pl_module, self._training_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -123,7 +128,9 @@ class TargetCorrection(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the module's own training step."""
         self._unwrap()
-        self._task, self._unwrap = None, lambda: None
+        if self._check is not None:
+            self._check.close()
+        self._task, self._check, self._unwrap = None, None, lambda: None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -148,7 +155,7 @@ class TargetCorrection(Callback):
             )
         self._loaded = state_dict or None
 
-    def _ready(self, module: LightningModule) -> NetworkCorrector:
+    def _ready(self, trainer: Trainer, module: LightningModule) -> NetworkCorrector:
         """Returns the corrector, made or restored if necessary."""
         if self._left:
             raise InvalidInputError(
@@ -157,7 +164,8 @@ class TargetCorrection(Callback):
                 "start with a new callback"
             )
         if self.corrector is None:
-            self.corrector = require_corrector(self._make(module))
+            learner = described(trainer, self._places)
+            self.corrector = made_by(self._make, module, learner, trainer.optimizers[0])
         if self._loaded is not None:
             tensors = on_device_of(self.corrector.module, self._loaded["tensors"])
             self.corrector.restore(self._loaded["values"], tensors)
@@ -170,6 +178,7 @@ class TargetCorrection(Callback):
         """Calls the user's training step on the corrected batch."""
         corrector, optimizer = self.corrector, module.trainer.optimizers[0]
         assert corrector is not None
+        assert self._check is not None
         samples, targets = self._places.split(batch)
         if self._task is not None:
             Z = self._task.corrected(samples, targets)
@@ -178,8 +187,7 @@ class TargetCorrection(Callback):
             samples, Z = next_block(corrector, optimizer, samples, true)
             found = Shift().add(Z[: len(true)], true).found(corrector)
             _log(module, found, on_step=True, on_epoch=False)
-        outputs = _outputs(corrector.module, samples) if self._first else None
-        self._first = False
+        self._check.add(samples, Z)
         result = step(self._places.put(batch, samples, Z), *more)
         loss = result["loss"] if isinstance(result, dict) else result
         if not isinstance(loss, Tensor):
@@ -187,8 +195,6 @@ class TargetCorrection(Callback):
                 f"training_step returned {loss!r}; expected a loss for every batch, as the "
                 "corrector counts all of them as learned"
             )
-        if outputs is not None:
-            require_loss(loss, outputs, Z, corrector.learner.reduction)
         self._left = max(0, self._left - 1)
         return result
 
@@ -206,8 +212,7 @@ class _Task:
         self.batches: list[tuple[str, slice]] = []
         samples, targets = self._collect()
         self._true = true_targets(corrector.module, samples, targets)
-        with evaluating(corrector.module):
-            self._targets: Tensor = corrector.correct(samples, self._true)
+        self._targets = corrected(corrector, trainer.optimizers[0], samples, self._true)
 
     def _collect(self) -> tuple[Any, Tensor]:
         """Reads the samples and targets of the loader, in its order."""
@@ -243,9 +248,8 @@ class _Task:
             )
         ((_, rows),) = known
         learner = self.corrector.learner
-        if self._epoch == 1 or isinstance(learner.lr, float):
-            step = (self._before + rows.start) // learner.batch_size
-            require_rate(self.trainer.optimizers[0], learner, step)
+        step = (self._before + rows.start) // learner.batch_size
+        require_rate(self.trainer.optimizers[0], learner, step)
         self._next += 1
         return self._targets[rows]
 
@@ -253,14 +257,6 @@ class _Task:
 def _log(module: LightningModule, found: dict[str, float], **when: bool) -> None:
     named = {f"retarget/{name}": value for name, value in found.items()}
     module.log_dict(named, batch_size=1, **when)
-
-
-def _outputs(module: torch.nn.Module, samples: Any) -> Tensor:
-    """Returns the network's outputs, with the same Dropout as in the next training step."""
-    weights = {name: value.detach() for name, value in module.named_parameters()}
-    weights |= {name: value.clone() for name, value in module.named_buffers()}
-    with torch.no_grad(), isolate_rng():
-        return outputs_of(module, samples, weights)
 
 
 def _mark(samples: Any, targets: Tensor) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
@@ -11,89 +12,150 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from retarget.continual import NetworkCorrector
 from retarget.errors import InvalidInputError
-from retarget.integrations.agreement import refuse, require_order, require_passes
+from retarget.integrations.agreement import (
+    Problems,
+    description,
+    refuse,
+    require_optimiser,
+    require_order,
+    require_passes,
+)
+from retarget.learners import SGD
 
 FULL_PRECISION = ("32-true", "64-true")
 OTHER_STEPS = StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler
 
 
-def require_plain_fit(trainer: Trainer) -> None:
-    """Raises for several devices, or low precision."""
-    refuse(
+def plain_fit(trainer: Trainer) -> Problems:
+    """Returns what is wrong with the devices and the precision."""
+    problems = Problems("Trainer")
+    problems.add(
         {
             f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} "
-            "processes; expected one device: Trainer(devices=1)": trainer.world_size != 1
-            or not isinstance(trainer.strategy, SingleDeviceStrategy),
-            f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
-            f"digits; use one of {FULL_PRECISION}": trainer.precision not in FULL_PRECISION,
-        }
+            "processes; expected one device": trainer.world_size != 1
+            or not isinstance(trainer.strategy, SingleDeviceStrategy)
+        },
+        devices=1,
+        strategy="auto",
     )
+    problems.add(
+        {
+            f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
+            f"digits; expected one of {FULL_PRECISION}": trainer.precision not in FULL_PRECISION
+        },
+        precision=FULL_PRECISION[0],
+    )
+    return problems
+
+
+def require_plain_fit(trainer: Trainer) -> None:
+    """Raises for several devices, or low precision."""
+    plain_fit(trainer).refuse()
+
+
+def only_optimiser(trainer: Trainer) -> torch.optim.Optimizer:
+    """Returns the optimiser; raises if there are none or several."""
+    found: list[torch.optim.Optimizer] = trainer.optimizers
+    if len(found) != 1:
+        raise InvalidInputError(
+            f"configure_optimizers returned {len(found)} optimisers; expected one"
+        )
+    return found[0]
+
+
+def described(trainer: Trainer, places: "Places") -> SGD:
+    """Describes how a Trainer trains: its optimiser, and the mean over a step's batches."""
+    size = getattr(trainer.train_dataloader, "batch_size", None)
+    if size is None:  # a sampler of batches, or no DataLoader
+        with isolate_rng():
+            size = len(places.split(next(iter(trainer.train_dataloader)))[1])
+    batch_size = size * trainer.accumulate_grad_batches
+    return description(only_optimiser(trainer), batch_size, "mean")
 
 
 def require_exact_training(
     trainer: Trainer, module: LightningModule, corrector: NetworkCorrector
 ) -> int:
     """Raises if the Trainer trains differently from the corrector's learner; returns epochs."""
-    require_plain_fit(trainer)
-    learner, loader = corrector.learner, trainer.train_dataloader
+    problems = plain_fit(trainer)
+    loader, epochs = trainer.train_dataloader, trainer.max_epochs - trainer.current_epoch
     hooks = ("optimizer_step", "configure_gradient_clipping")
     own = [hook for hook in hooks if is_overridden(hook, module)]
     callbacks = [type(each).__name__ for each in trainer.callbacks if isinstance(each, OTHER_STEPS)]
-    refuse(
+    problems.add(
+        {
+            f"gradient_clip_val is {trainer.gradient_clip_val}, but targets are for steps that are "
+            "not clipped; raise the corrector's gamma, ridge or damping if steps are too long": (
+                trainer.gradient_clip_val is not None
+            )
+        },
+        gradient_clip_val=None,
+    )
+    problems.add(
         {
             "the module has automatic_optimization=False, whose steps no learner describes; "
             "expected automatic optimisation": not module.automatic_optimization,
-            f"gradient_clip_val is {trainer.gradient_clip_val}, but targets are for steps that are "
-            "not clipped; leave it out, and raise the corrector's gamma, ridge or damping if steps "
-            "are too long": trainer.gradient_clip_val is not None,
             f"the module has its own {', '.join(own)}, whose steps no learner describes; expected "
             "Lightning's": bool(own),
             f"the Trainer has a {', '.join(callbacks)}, whose steps no learner describes; leave it "
             "out": bool(callbacks),
-            f"the module has {len(trainer.optimizers)} optimisers; expected one": (
-                len(trainer.optimizers) != 1
-            ),
-            "a scheduler changes the rate, but the corrector's learner has one rate; describe it "
-            "as SGD(lr=[...]), with one rate a step": bool(trainer.lr_scheduler_configs)
-            and isinstance(learner.lr, float),
             "there are several training loaders; expected one, which gives batches": isinstance(
                 loader, list | tuple | dict
             ),
         }
     )
-    epochs: int = trainer.max_epochs - trainer.current_epoch
+    optimizer = problems.check(only_optimiser, trainer)
+    if optimizer is not None:
+        problems.check(require_optimiser, optimizer, corrector)
+    problems.check(require_passes, corrector, epochs, max_epochs=trainer.current_epoch + 1)
+    if corrector.memory is None:
+        problems.check(require_order, loader)
+        _add_open_loop(problems, trainer, epochs)
+    else:
+        _add_closed_loop(problems, trainer, corrector)
+    problems.refuse()
+    return int(epochs)
+
+
+def _add_closed_loop(problems: Problems, trainer: Trainer, corrector: NetworkCorrector) -> None:
     accumulated = trainer.accumulate_grad_batches
-    require_passes(corrector, epochs)
-    if corrector.memory is not None:
-        refuse(
-            {
-                "the corrector's learner has a schedule, which this callback does not follow in "
-                "the closed loop; use one rate": not isinstance(learner.lr, float),
-                f"accumulate_grad_batches is {accumulated}, but in the closed loop every batch is "
-                "a block that is trained on before the next; use 1, and larger batches": (
-                    accumulated != 1
-                ),
-            }
-        )
-        return epochs
-    require_order(loader)
-    steps = epochs * -(-int(min(trainer.num_training_batches, 2**62)) // accumulated)
-    refuse(
+    problems.add(
         {
-            f"the training loader is a {type(loader).__name__}, which can be gone over only once; "
-            "expected one that can be gone over again, such as a DataLoader": isinstance(
-                loader, Iterator
-            ),
-            f"max_steps is {trainer.max_steps}, but the corrector counts on all of the loader's "
-            f"{steps} steps; leave it out, or use limit_train_batches": trainer.max_steps != -1
-            and trainer.global_step + steps > trainer.max_steps,
+            "the corrector's learner has a schedule, which this callback does not follow in the "
+            "closed loop; use one rate": not isinstance(corrector.learner.lr, float)
         }
     )
-    return epochs
+    problems.add(
+        {
+            f"accumulate_grad_batches is {accumulated}, but in the closed loop every batch is a "
+            "block that is trained on before the next; use larger batches": accumulated != 1
+        },
+        accumulate_grad_batches=1,
+    )
+
+
+def _add_open_loop(problems: Problems, trainer: Trainer, epochs: int) -> None:
+    loader, accumulated = trainer.train_dataloader, trainer.accumulate_grad_batches
+    steps = epochs * -(-int(min(trainer.num_training_batches, 2**62)) // accumulated)
+    problems.add(
+        {
+            f"the training loader is a {type(loader).__name__}, which can be read only once; "
+            "pass one that can be read again, such as a DataLoader": isinstance(loader, Iterator)
+        }
+    )
+    problems.add(
+        {
+            f"max_steps is {trainer.max_steps}, but the corrector counts on all of the loader's "
+            f"{steps} steps; use limit_train_batches instead": trainer.max_steps != -1
+            and trainer.global_step + steps > trainer.max_steps
+        },
+        max_steps=-1,
+    )
 
 
 def require_batches(sizes: list[int], trainer: Trainer, corrector: NetworkCorrector) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.integrations.probabilities import nearest_distributions
 from retarget.kernels import Features, Linear
 from retarget.learners import SGD
 from retarget.streaming.adaptive import AdaptiveRidge, Choice
@@ -171,15 +172,17 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         if not self._places:
             return {}
         outputs = self._learner.predict(self._named(x))
-        return dict(zip(self._places, _nearest_distribution(outputs.tolist()), strict=True))
+        return dict(
+            zip(self._places, nearest_distributions(outputs[None])[0].tolist(), strict=True)
+        )
 
     def predict_proba_many(self, X: Any) -> Any:
         """Returns a frame of probabilities, one column for each class so far."""
         frame = dataframe.into_frame(X)
         columns: dict[Hashable, Any] = {}
         if self._places:
-            rows = [_nearest_distribution(row) for row in self._outputs_of(frame).tolist()]
-            columns = dict(zip(self._places, np.array(rows).T, strict=True))
+            rows = nearest_distributions(self._outputs_of(frame))
+            columns = dict(zip(self._places, rows.T, strict=True))
         return dataframe.to_native_frame(columns, like=frame)
 
     def predict_many(self, X: Any) -> Any:
@@ -393,22 +396,6 @@ def _as_target(y: Any) -> float:
     if not math.isfinite(number):
         raise InvalidInputError(f"y is {number}; expected a finite number")
     return number
-
-
-def _nearest_distribution(outputs: list[float]) -> list[float]:
-    """Returns the non-negative numbers with sum 1 that are nearest in the sum of squares.
-
-    They are the positive parts of the outputs minus a constant (Held, Wolfe and Crowder, 1974).
-    """
-    total, less = 0.0, 0.0
-    for count, output in enumerate(sorted(outputs, reverse=True), start=1):
-        total += output
-        if output * count <= total - 1:
-            break
-        less = (total - 1) / count
-    shares = [max(output - less, 0.0) for output in outputs]
-    whole = sum(shares)  # 1 up to rounding
-    return [share / whole for share in shares]
 
 
 def _rows(X: Any, y: Any) -> Iterator[tuple[Sample, Any]]:

@@ -6,6 +6,7 @@ Needs the extra: `pip install "retarget[skorch]"`.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset
@@ -15,12 +16,13 @@ from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import (
     HalfSquaredError,
+    Problems,
     Shift,
+    corrected,
+    description,
+    made_by,
     next_block,
     on_device_of,
-    refuse,
-    require_corrector,
-    require_loss,
     require_maker,
     require_optimiser,
     require_order,
@@ -28,7 +30,9 @@ from retarget.integrations.agreement import (
     require_rate,
     true_targets,
 )
-from retarget.learners import SGD
+from retarget.integrations.gradients import GradientCheck
+from retarget.integrations.probabilities import nearest_distributions
+from retarget.learners import Reduction
 from retarget.samples import join, take
 
 try:
@@ -71,7 +75,7 @@ class _Corrected:
         self,
         module: Any,
         *args: Any,
-        corrector: Callable[[nn.Module, SGD], NetworkCorrector],
+        corrector: Callable[..., NetworkCorrector],
         criterion: Any = HalfSquaredError,
         max_epochs: int = 1,
         train_split: Any = None,
@@ -89,7 +93,9 @@ class _Corrected:
 
     # State ends with an underscore, because skorch treats all other attributes as parameters.
     corrector_: NetworkCorrector | None = None
+    check_: GradientCheck | None = None
     saved_: tuple[dict[str, Any], dict[str, Tensor]] | None = None
+    outputs_ = 0  # of the module, once known
     before_ = 0  # samples in earlier calls
     trained_ = 0  # batches trained on in this call
     wanted_ = 0  # batches to train on in this call
@@ -112,15 +118,15 @@ class _Corrected:
         iterator = self.get_iterator(train, training=True)  # type: ignore[attr-defined]
         corrector = self._ready(iterator)
         self.trained_ = self.wanted_ = 0
+        self._stop_checking()
+        self.check_ = GradientCheck(corrector, self.optimizer_)
         if corrector.memory is not None:
             return train, valid
-        require_order(iterator)
         parts = [self._on_device(batch) for batch in iterator]
         samples = join([each for each, _ in parts])
         true = true_targets(self.module_, samples, torch.cat([each for _, each in parts]))
-        self.before_ = corrector.samples
-        with evaluating(self.module_):
-            targets = corrector.correct(samples, true)
+        self.before_, self.outputs_ = corrector.samples, true.shape[1]
+        targets = corrected(corrector, self.optimizer_, samples, true)
         self.wanted_ = self.max_epochs * len(parts)
         return _Task(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
 
@@ -139,40 +145,53 @@ class _Corrected:
             for name, value in shift.found(self.corrector_).items():
                 self.history.record(name, value)
 
+    def on_train_end(self, net: Any, *args: Any, **kwargs: Any) -> None:
+        """Stops watching the optimiser."""
+        super().on_train_end(net, *args, **kwargs)  # type: ignore[misc]
+        self._stop_checking()
+
     def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
         """Computes a step's loss and gradients, on corrected targets."""
         corrector = self.corrector_
         assert corrector is not None
+        assert self.check_ is not None
         learner = corrector.learner
         if corrector.memory is not None:
             batch = self._led(corrector, batch)
         else:
             step = self.before_ // learner.batch_size + self.trained_
             require_rate(self.optimizer_, learner, step)
+        self.module_.train()  # as skorch will do
+        self.check_.add(*self._on_device(batch))
         found = super().train_step_single(batch, **fit_params)  # type: ignore[misc]
-        if not self.trained_:
-            require_loss(found["loss"], found["y_pred"], batch[1], learner.reduction)
         self.trained_ += 1
         return found
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         corrector = state.pop("corrector_", None)
+        state.pop("check_", None)
         if corrector is not None:  # it refers to the network, which is pickled separately
             values, tensors = corrector.to_state()
             state["saved_"] = values, {name: value.cpu() for name, value in tensors.items()}
         return state
 
+    def _stop_checking(self) -> None:
+        if self.check_ is not None:
+            self.check_.close()
+            self.check_ = None
+
     def _ready(self, iterator: Any) -> NetworkCorrector:
         """Returns the corrector, made if necessary; raises if training does not match it."""
+        problems = Problems(type(self).__name__)
         own = type(self).train_step is not NeuralNet.train_step  # type: ignore[attr-defined]
         steps = (self, *(each for _, each in self.callbacks_))  # type: ignore[attr-defined]
         other = [kind.__name__ for kind in OTHER_STEPS if any(isinstance(e, kind) for e in steps)]
-        refuse(
+        batches = isinstance(iterator, DataLoader) and type(iterator.batch_sampler) is BatchSampler
+        problems.add(
             {
                 "iterator_train is not a DataLoader with mini-batches of one size; expected "
-                "skorch's default, with any batch_size": not isinstance(iterator, DataLoader)
-                or type(iterator.batch_sampler) is not BatchSampler,
+                "skorch's default, with any batch_size": not batches,
                 f"the net has a {', '.join(other)}, whose steps no learner describes; leave it "
                 "out": bool(other),
                 "the net has its own train_step, whose steps no learner describes; expected "
@@ -183,26 +202,40 @@ class _Corrected:
                 ),
             }
         )
+        if not batches:  # without a batch size there is no learner
+            problems.refuse()
         corrector = self.corrector_
         if corrector is None or corrector.module is not self.module_:
-            reduction = getattr(self.criterion_, "reduction", "mean")
-            learner = SGD.from_torch(self.optimizer_, iterator.batch_size, reduction)  # type: ignore[arg-type]
-            corrector = self._made(learner)
-        require_optimiser(self.optimizer_, corrector)
-        expected = corrector.learner.batch_size
-        if corrector.memory is None and iterator.batch_size != expected:
-            raise InvalidInputError(
-                f"batch_size is {iterator.batch_size}, but the corrector's learner has {expected}; "
-                "expected the same in every call"
-            )
-        require_passes(corrector, self.max_epochs)
+            corrector = problems.check(self._made, iterator.batch_size)
+        if corrector is not None:
+            self._compare(problems, iterator, corrector)
+        problems.refuse()
+        assert corrector is not None
         self.corrector_ = corrector
         return corrector
 
-    def _made(self, learner: SGD) -> NetworkCorrector:
+    def _compare(self, problems: Problems, iterator: Any, corrector: NetworkCorrector) -> None:
+        """Adds what differs between the training and the corrector."""
+        problems.check(require_optimiser, self.optimizer_, corrector)
+        problems.check(require_passes, corrector, self.max_epochs, max_epochs=1)
+        if corrector.memory is not None:
+            return
+        problems.check(require_order, iterator, iterator_train__shuffle=False)
+        expected = corrector.learner.batch_size
+        problems.add(
+            {
+                f"batch_size is {iterator.batch_size}, but the corrector's learner has {expected}; "
+                "expected the same in every call": iterator.batch_size != expected
+            },
+            batch_size=expected,
+        )
+
+    def _made(self, batch_size: int) -> NetworkCorrector:
         """Makes the user's corrector, and restores the state that was pickled with the net."""
         require_maker(self.corrector)
-        made = require_corrector(self.corrector(self.module_, learner))
+        reduction: Reduction = getattr(self.criterion_, "reduction", "mean")
+        learner = description(self.optimizer_, batch_size, reduction)
+        made = made_by(self.corrector, self.module_, learner, self.optimizer_)
         if self.saved_ is not None:
             values, tensors = self.saved_
             made.restore(values, on_device_of(self.module_, tensors))
@@ -213,6 +246,7 @@ class _Corrected:
         """Returns a batch of the closed loop: a block, with stored samples appended."""
         samples, targets = self._on_device(batch)
         true = true_targets(self.module_, samples, targets)
+        self.outputs_ = true.shape[1]
         samples, Z = next_block(corrector, self.optimizer_, samples, true)
         for name, value in Shift().add(Z[: len(true)], true).found(corrector).items():
             self.history.record_batch(name, value)
@@ -232,17 +266,19 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
     one task. The samples are learned in the given order.
 
     Labels are 0 to c - 1 for a module with c outputs, and the class with the largest output is
-    predicted; the outputs are not probabilities. The history has `shift` (root mean square of
+    predicted. `predict_proba` returns the distributions nearest to the outputs; they rank the
+    classes, but are not calibrated. The history has `shift` (root mean square of
     corrected minus true targets), `largest_target`, and `linearisation_error`, how far the network
     is from the theory (`NetworkCorrector.linearisation_error`).
 
     Args:
         module: The network, as in skorch.
         corrector: A function that makes the corrector from the module and the learner, an `rt.SGD`
-            that describes skorch's optimiser, batch size and criterion, such as
+            that describes skorch's optimiser, batch size and criterion, and from `preconditioner=`
+            for Adam, AdamW, RMSprop and several rates, such as
             `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
-        criterion: The loss: half the squared error, summed over the outputs. Any other raises an
-            error at the first mini-batch.
+        criterion: The loss: half the squared error, summed over the outputs, or what the
+            corrector's `loss` says. If its gradients are others, there is an error.
         max_epochs: Passes over a task. More than one needs a corrector with `refresh="epoch"`.
         train_split: None, so that all samples are learned; skorch's default holds some out.
 
@@ -251,6 +287,17 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
     Attributes:
         corrector_: The corrector, after the first call.
     """
+
+    @property
+    def classes_(self) -> Any:
+        """The classes: as given, or one for each output; skorch's are those of the last call."""
+        if self.classes is not None or not self.outputs_:
+            return super().classes_
+        return np.arange(self.outputs_)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Returns the probabilities (n, c) of the classes: numbers of at least 0, with sum 1."""
+        return nearest_distributions(super().predict_proba(X))
 
 
 class CorrectedRegressor(_Corrected, NeuralNetRegressor):

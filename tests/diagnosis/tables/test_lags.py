@@ -70,7 +70,7 @@ def test_lags_are_the_targets_of_earlier_rows(targets, lags, time, group, gaps):
     assert stream.feature_names == ("price", *names)
     (note,) = [note for note in stream.notes if "lags" in note]
     assert note == (
-        f"Added lags of {', '.join(map(repr, targets))} as features (--lags {lags}). Left out rows "
+        f"Added lags of {', '.join(map(repr, targets))} as features (lags={lags}). Left out rows "
         f"without enough earlier rows{' in their group' if group else ''}: "
         f"{ROWS - len(gaps) * ('y' in targets) - len(numbers)}."
     )
@@ -110,23 +110,23 @@ def test_a_test_set_has_lags_of_its_own_earlier_rows():
     np.testing.assert_array_equal(stream.X[:, 1:], features)
     left = len(later) - len(numbers)
     assert any(note.endswith(f"earlier rows in their group: {left}.") for note in stream.notes)
-    with pytest.raises(InvalidInputError, match="lags .--lags. is 2 and no group has more than 1"):
+    with pytest.raises(InvalidInputError, match="lags is 2 and no group has more than 1"):
         preparation.apply(order_test_rows(later[:1], given))
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({}, {"lags": -1}, "lags .--lags. is -1; expected a whole number of previous values, or 0"),
-        ({}, {"lags": 1.5}, "lags .--lags. is 1.5; expected a whole number"),
-        ({}, {"lags": True}, "lags .--lags. is True; expected a whole number"),
-        ({}, {"lags": "3"}, "lags .--lags. is '3'; expected a whole number"),
-        ({}, {"lags": 40}, "lags .--lags. is 40 and the table has 40 rows; expected fewer lags"),
+        ({}, {"lags": -1}, "lags is -1; expected a whole number of previous values, or 0"),
+        ({}, {"lags": 1.5}, "lags is 1.5; expected a whole number"),
+        ({}, {"lags": True}, "lags is True; expected a whole number"),
+        ({}, {"lags": "3"}, "lags is '3'; expected a whole number"),
+        ({}, {"lags": 40}, "lags is 40 and the table has 40 rows; expected fewer lags"),
         ({}, {"lags": 10**12}, "is 1,000,000,000,000 and the table has 40 rows"),
         ({"g": [1, 2] * 20}, {"group": "g", "lags": 20}, "no group has more than 20 rows"),
         ({"g": [[1]] * ROWS}, {"group": "g", "lags": 1}, r"'g' holds List\(Int64\); expected text"),
-        ({"y": ["a", "b"] * 20}, {"lags": 1}, "lags .--lags. need a target of numbers, and 'y' h"),
-        ({"y": [1, 2] * 20}, {"lags": 1}, "'y' holds classes; .* with --kind regression"),
+        ({"y": ["a", "b"] * 20}, {"lags": 1}, "lags needs a target of numbers, and 'y' h"),
+        ({"y": [1, 2] * 20}, {"lags": 1}, "'y' holds classes; .* with kind=.regression"),
         ({"y, 1 row before": 1.0}, {"lags": 1}, "lags has more than one column named 'y, 1 row b"),
     ],
 )
@@ -138,7 +138,7 @@ def test_what_has_no_lags(columns, options, message):
 
 def test_numbers_that_look_like_classes_have_lags_if_they_are_called_numbers():
     table = pl.DataFrame({"y": [1, 2, 2, 1] * 10})
-    with pytest.raises(InvalidInputError, match="--kind regression"):
+    with pytest.raises(InvalidInputError, match='kind="regression"'):
         make_stream(table, "y", lags=1)
     assert make_stream(table, "y", lags=1, kind="regression").X.shape == (39, 1)
     assert make_stream(table, "y", lags=np.int64(2), kind="regression").X.shape == (38, 2)
@@ -185,4 +185,4 @@ def test_lags_in_python():
 def test_classes_are_not_told_of_lags():
     with pytest.raises(InvalidInputError, match="no feature is left") as raised:
         make_stream(pl.DataFrame({"y": ["a", "b"] * 20}), "y")
-    assert "--lags" not in str(raised.value)
+    assert "lags=" not in str(raised.value)

@@ -210,7 +210,7 @@ def test_the_kind_of_target_and_its_classes(labels, kind, expected):
         assert [expected[k] for k in stream.Y.argmax(axis=1)] == text
         np.testing.assert_array_equal(stream.Y.sum(axis=1), 1)
         np.testing.assert_array_equal(stream.in_units(stream.Y), stream.Y)
-    guessed = any("--kind regression takes it as a number" in note for note in stream.notes)
+    guessed = any('kind="regression" takes it as a number' in note for note in stream.notes)
     assert guessed == (type(labels[0]) is int and len(expected) > 1)
 
 
@@ -232,7 +232,7 @@ X2 = pl.col("x") ** 2
 def test_a_feature_that_gives_the_target_away(target, made, how):
     table = a_table().with_columns(pl.col("y").round(2), z=X2, flag=pl.col("k") == 1)
     table = table.with_columns(made.alias("it is $y"))
-    with pytest.raises(InvalidInputError, match=f"by 'it is .y' .{how}.* --drop 'it is .y', or"):
+    with pytest.raises(InvalidInputError, match=f"by 'it is .y' .{how}.* drop=..it is .y.*, or"):
         make_stream(table, target)
     kept = make_stream(table, target, allow_leak=True).feature_names
     assert any(name.startswith("it is $y") for name in kept)
@@ -260,7 +260,7 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({"t": ["2026-01-01", "2026-01-02"] * 20 + ["soon"] * 20}, LATE, "'soon' in 20 .* dates"),
         ({"t": [str(k) for k in range(40)] + ["?"] * 20}, LATE, r"the text '\?' in 20 .* numbers"),
         ({"t": [1e308, -1e308] * 30}, {}, r"'t' holds numbers too large .* .up to 1e\+308"),
-        (GAPS, {}, "missing or infinite: 'x' 4, 'colour' 2 .of 60 rows.; .*--impute"),
+        (GAPS, {}, "missing or infinite: 'x' 4, 'colour' 2 .of 60 rows.; .*impute="),
         ({f"m{k}": [None, *range(59)] for k in range(20)}, {}, "'m7' 1 and 12 more .of 60 rows"),
         # times and groups
         ({"t": ["01/02/2026"] * ROWS}, {"time": "t"}, "such as '01/02/2026' .row 1., and no"),
@@ -270,7 +270,7 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({"t": [[1]] * ROWS}, {"time": "t"}, r"'t' holds List\(Int64\); expected dates or numbers"),
         ({"g": [[1]] * ROWS}, {"group": "g"}, r"'g' holds List\(Int64\); expected text"),
         # targets
-        ({"y": [None, NAN, *range(58)]}, {}, "missing in 2 of 60 .*'y' in 2; .*row 1.; .*--imp"),
+        ({"y": [None, NAN, *range(58)]}, {}, "missing in 2 of 60 .*'y' in 2; .*row 1.; .*impute="),
         ({"y": [None] * ROWS}, {"impute": "mean"}, "missing in every row .'y' in 60.; no row"),
         ({"y": [4.0] * ROWS}, {}, "all values of the target 'y' are equal .4. in the 60 rows"),
         ({"y": ["a"] * 40 + ["b"] * 20}, LATE, "equal .'a'. in the 40 rows .*hold out fewer"),
@@ -284,8 +284,8 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({}, {"target": ["k", "y"], "kind": "classification"}, "2 targets are named; expected one"),
         ({}, {"target": ["colour", "y"]}, "the target 'colour' holds text such as"),
         # roles
-        ({}, {"target": "Y2"}, "target: there is no column 'Y2'; did you mean 'y'. the columns"),
-        ({}, {"target": ["y", "y"]}, "the list of targets .--target. has more than one column"),
+        ({}, {"target": "Y2"}, "Y: there is no column 'Y2'; did you mean 'y'. the columns"),
+        ({}, {"target": ["y", "y"]}, "the list of targets .Y. has more than one column"),
         ({}, {"target": []}, "no target is named; name the column to be learned"),
         ({}, {"drop": ["coluor"]}, "drop: there is no column 'coluor'; did you mean 'colour'"),
         ({"^a.*$": 1}, {}, "Polars takes the column names '.a...' as patterns; rename these"),

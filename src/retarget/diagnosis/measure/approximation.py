@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_tensor, free_memory
+from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.trials import effective_targets, learn_online
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Approximation, FeatureKind
@@ -105,7 +106,8 @@ def open_kernel(
     if options.mode == "exact" and needed > limit:
         raise StreamTooLargeError(
             f"the exact method on {len(X):,} rows needs {needed / 1e9:.1f} GB and may use "
-            f"{limit / 1e9:.1f} GB; use mode 'features' or fewer rows, or allow more memory"
+            f"{limit / 1e9:.1f} GB; use {option('mode', 'features')} or fewer "
+            f"rows, or allow more memory ({option('memory')})"
         )
     fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
     if options.mode == "exact" or (options.mode == "auto" and fits):
@@ -114,7 +116,8 @@ def open_kernel(
     if batch > WINDOW_ROWS and 32 * batch**2 > limit:
         raise StreamTooLargeError(
             f"mini-batches of {batch:,} rows need {32 * batch**2 / 1e9:.1f} GB and may use "
-            f"{limit / 1e9:.1f} GB; use a smaller batch_size, or allow more memory"
+            f"{limit / 1e9:.1f} GB; use a smaller {named('batch_size')}, or "
+            f"allow more memory ({option('memory')})"
         )
     features = feature_map(kernel, X, feature_count(options.features, len(X)), options.seed)
     # Nystroem features are an approximation anyway, and may be stored with less precision

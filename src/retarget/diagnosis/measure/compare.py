@@ -23,6 +23,7 @@ from retarget.diagnosis.answers import (
     Score,
     Trial,
 )
+from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.bootstrap import (
     Bootstrap,
     Samples,
@@ -84,8 +85,9 @@ def rulers(parted: Split, options: Options) -> Iterator[Ruler]:
     of_classes = options.metric in ("log-loss", "accuracy", "balanced-accuracy")
     if of_classes and parted.stream.kind == "regression":
         raise InvalidInputError(
-            f"metric is {options.metric!r}, which is for classes, and the targets are numbers; use "
-            "'squared' or 'absolute', or say that they are classes (kind='classification')"
+            f"{named('metric')} is {options.metric!r}, which is for classes, and the targets are "
+            "numbers; use 'squared' or 'absolute', or say that they are classes "
+            f"({option('kind', 'classification')})"
         )
     asked = {question: one.rows for question, one in parted.asked.items()}
     for question, rows in (asked or {"progressive": parted.stream}).items():

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.diagnosis.answers import Evaluation, Question
+from retarget.diagnosis.dialect import option
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
@@ -95,8 +96,8 @@ def held_out(
         return {}
     if rows < 4:
         raise InvalidInputError(
-            f"there are {rows} rows; expected at least 4 to learn from and hold out, or use the "
-            "evaluation 'progressive'"
+            f"there are {rows} rows; expected at least 4 to learn from and hold out, or use "
+            f"{option('evaluation', 'progressive')}"
         )
     coming = np.empty(0, dtype=np.int64)
     if evaluation != "whole":
@@ -166,14 +167,14 @@ def _whole_groups(groups: np.ndarray | None, count: int, seed: int) -> NDArray[n
     """Returns (rows,) whether a row belongs to one of the groups that are held out at random."""
     if groups is None:
         raise InvalidInputError(
-            "whole groups are to be held out, but no column names the groups; give group= as well "
-            "(--group)"
+            "whole groups are to be held out, but no column names the groups; give "
+            f"{option('group')} as well"
         )
     names, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     if len(names) < FEWEST_GROUPS:
         raise InvalidInputError(
             f"whole groups are to be held out, but there are only {len(names)}; expected at least "
-            f"{FEWEST_GROUPS}, or hold out rows (hold_out='rows')"
+            f"{FEWEST_GROUPS}, or hold out rows ({option('hold_out', 'rows')})"
         )
     order = np.random.default_rng(seed).permutation(len(names))
     enough = int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1

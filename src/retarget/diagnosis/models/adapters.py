@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from retarget.diagnosis.dialect import option
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.import_path import USER_ERRORS, reason
@@ -143,7 +144,7 @@ class OnlineModel(ABC):
         if stream.kind == "regression":
             raise InvalidInputError(
                 f"the model {self.name} is a classifier and the targets are numbers; expected a "
-                "regressor, or classes (kind='classification')"
+                f"regressor, or classes ({option('kind', 'classification')})"
             )
 
     def _one_hot(self, labels: list[Any]) -> np.ndarray:

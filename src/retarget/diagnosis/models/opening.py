@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.models.adapters import (
     ModelFailedError,
     OneByOneModel,
@@ -98,8 +99,9 @@ def _made(model: Any, model_options: Any) -> Any:
         return called(found, name, "model", model_options)
     if model_options:
         raise InvalidInputError(
-            f"model_options is {model_options!r} and the model is a {type(found).__name__}, "
-            "which is already an instance; give its class, or set these options yourself"
+            f"{named('model_options')} is {model_options!r} and the model is a "
+            f"{type(found).__name__}, which is already an instance; give its class, or set these "
+            "options yourself"
         )
     return found
 
@@ -137,8 +139,8 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
         return TorchModel(module, optimisers[0], loss, stream, options.batch_size)
     if isinstance(options.lr, str):
         raise InvalidInputError(
-            f"the module {type(module).__name__} comes without an optimiser and lr is 'auto'; give "
-            "lr=, or return (module, optimiser) from the factory"
+            f"the module {type(module).__name__} comes without an optimiser and {named('lr')} is "
+            f"'auto'; give {option('lr')}, or return (module, optimiser) from the factory"
         )
     # on a copy: the optimiser must not change the user's own parameters
     module = copy.deepcopy(module)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from retarget.diagnosis.answers import DIVERGED, TOO_LARGE, Answer, Estimate
+from retarget.diagnosis.dialect import option
 from retarget.diagnosis.findings import (
     POINTS,
     Finding,
@@ -164,8 +165,9 @@ class LearnerVerdict(Sentences):
             yield f"Collect more rows before you act: {_few(few)}."
         if self._of("poor features") and diagnosis.approximation is not None:
             yield (
-                f"Use more than {diagnosis.approximation.words} (--features), or diagnose fewer "
-                "rows exactly: the features do not approximate the kernel well enough here."
+                f"Use more than {diagnosis.approximation.words} ({option('features')}), or "
+                "diagnose fewer rows exactly: the features do not approximate the kernel well "
+                "enough here."
             )
 
     def _changes(self) -> Iterator[str]:
@@ -213,7 +215,7 @@ class LearnerVerdict(Sentences):
             if known and all(one.standing == "behind" for one in known):
                 yield (
                     "Do not use the iterative correction as it is: "
-                    f"{self._effects(known)}; try a larger block (--block-size)."
+                    f"{self._effects(known)}; try a larger block ({option('block_size')})."
                 )
             elif known:
                 yield f"It is not clear that corrected targets help: {self._effects(known)}."
@@ -237,7 +239,7 @@ class LearnerVerdict(Sentences):
             yield f"Train on iteratively corrected targets: {does}."
         yield (
             f"These targets are for this learner ({learner}). For a network or any other model, "
-            "try them on it first (--model)."
+            f"try them on it first ({option('model')})."
         )
 
     def _batch_advice(self) -> Iterator[str]:

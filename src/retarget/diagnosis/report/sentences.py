@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from rich.filesize import decimal
 
 from retarget.diagnosis.answers import TOO_LARGE, Answer, BaselineKind, Question
+from retarget.diagnosis.dialect import option
 from retarget.diagnosis.findings import Finding, FindingKind, clear_gain, enough
 from retarget.diagnosis.report.words import (
     LEARNERS,
@@ -63,15 +64,17 @@ class Sentences:
         for one in self._of("baseline wins"):
             if one.subject == "last":
                 yield (
-                    "Predict the last value instead, or give the models what it tells: --lags 3 "
-                    "adds the previous values as features, and --kernel linear can follow them."
+                    "Predict the last value instead, or give the models what it tells: "
+                    f"{option('lags', 3)} adds the previous values as features, and "
+                    f"{option('kernel', 'linear')} can follow them."
                 )
         if self._of("bad batch model"):
             linear = self._diagnosis.kernel.name == "linear"
-            tries = [] if linear else ["a linear model (--kernel linear)"]
-            tries.append(f"a larger ridge (--gamma {number(100 * self._diagnosis.gamma.value)})")
+            tries = [] if linear else [f"a linear model ({option('kernel', 'linear')})"]
+            gamma = float(f"{100 * self._diagnosis.gamma.value:.3g}")
+            tries.append(f"a larger ridge ({option('gamma', gamma)})")
             if self._diagnosis.stream.groups is not None:
-                tries.append("holding out whole groups (--hold-out group)")
+                tries.append(f"holding out whole groups ({option('hold_out', 'group')})")
             yield (
                 f"Look for a better model first: try {listed(tries)}. Nothing should be corrected "
                 f"towards a batch model that is worse than {self._constant}."
@@ -86,7 +89,7 @@ class Sentences:
             if self._diagnosis.aim == "all":
                 yield (
                     "If old rows are out of date, compare with a batch model of recent rows: "
-                    f"--aim window:{one.value:.0f}."
+                    f"{option('aim', f'window:{one.value:.0f}')}."
                 )
 
     def told(self) -> Iterator[str]:

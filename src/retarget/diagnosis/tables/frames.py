@@ -12,6 +12,7 @@ from numpy.lib import format as npy_format
 from torch import Tensor
 
 from retarget.data.archives import open_zip
+from retarget.diagnosis.dialect import option
 from retarget.diagnosis.tables.roles import (
     Choose,
     require_distinct,
@@ -143,7 +144,7 @@ def _common_rows(path: Path, headers: dict[str, _Header]) -> int:
         described = ", ".join(f"{name!r} {length:,}" for name, length in lengths.items())
         raise InvalidInputError(
             f"{path} holds arrays of different lengths ({described} rows); expected one row per "
-            "sample in all of them; save a test set in a separate file (--test)"
+            f"sample in all of them; save a test set in a separate file ({option('test')})"
         )
     require_table_size(str(path), 1, sum(header.loaded for header in headers.values()))
     return next(iter(lengths.values()))

@@ -7,13 +7,13 @@ A feature that gives the target away is an error: an online learner would learn 
 """
 
 import re
-import shlex
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
+from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.stream import Stream, TargetKind
 from retarget.diagnosis.tables.dates import ISO, date_pattern, parsed_dates
 from retarget.diagnosis.tables.roles import (
@@ -120,7 +120,7 @@ def _holds_numbers(present: pl.Series) -> bool:
         others = present.filter(numbers.is_null())
         raise InvalidInputError(
             f"the column {shown(present.name)} holds numbers, and in {len(others):,} rows text "
-            f"({_distinct(others)}); empty these cells, or drop the column (--drop)"
+            f"({_distinct(others)}); empty these cells, or drop the column ({option('drop')})"
         )
     return share == 1
 
@@ -153,7 +153,7 @@ def _learn_numbers(column: pl.Series, roles: Roles, dates: str | None) -> Number
     if not np.isfinite([mean, scale]).all():
         raise InvalidInputError(
             f"the column {shown(column.name)} holds numbers too large to compute with (up to "
-            f"{np.abs(values).max():.3g}); rescale it, or leave it out (--drop)"
+            f"{np.abs(values).max():.3g}); rescale it, or leave it out ({option('drop')})"
         )
     if scale <= ROUNDING * np.abs(values).max():
         return CONSTANT
@@ -195,8 +195,8 @@ def target_kind(rows: Rows) -> TargetKind:
     if len(columns) > 1:
         if kind == "classification":
             raise InvalidInputError(
-                f"{len(columns)} targets are named; expected one column of classes, or --kind "
-                "regression"
+                f"{len(columns)} targets are named; expected one column of classes, or "
+                f"{option('kind', 'regression')}"
             )
         return "regression"
     column = rows.table[columns[0]]
@@ -221,8 +221,8 @@ def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumn
         if rows.roles.kind == "auto" and column.dtype.is_integer():
             notes.append(
                 f"Took the target {shown(column.name)} as classes, since it holds "
-                f"{column.n_unique()} different whole numbers; --kind regression takes it as a "
-                "number."
+                f"{column.n_unique()} different whole numbers; {option('kind', 'regression')} "
+                "takes it as a number."
             )
         names = _classes(column, train_rows)
         return TargetColumns(kind, columns, names, np.zeros(len(names)), np.ones(len(names)))
@@ -242,8 +242,8 @@ def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumn
 def _all_equal(name: str, value: str, train_rows: int) -> InvalidInputError:
     return InvalidInputError(
         f"all values of the target {shown(name)} are equal ({value}) in the {train_rows:,} rows "
-        "that are learned from; there is nothing to learn: hold out fewer rows, give a --test "
-        "file, or another order"
+        "that are learned from; there is nothing to learn: hold out fewer rows, give a test set "
+        f"({option('test')}), or another order"
     )
 
 
@@ -259,7 +259,7 @@ def _finite(column: pl.Series) -> np.ndarray:
             raise InvalidInputError(
                 f"the target {name} holds text such as "
                 f"{shown(column.filter(numbers.is_null())[0])}; expected numbers, or classes "
-                "(--kind classification)"
+                f"({option('kind', 'classification')})"
             )
         column = numbers
     if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
@@ -358,7 +358,8 @@ class Preparation:
         if self.roles.impute == "error":
             raise InvalidInputError(
                 f"values are missing or infinite: {counts} (of {rows:,} rows); fill them "
-                "in with --impute mean (median, zero), or leave the columns out (--drop)"
+                f"in with {option('impute', 'mean')} (median, zero), or leave the columns out "
+                f"({option('drop')})"
             )
         fill = "0" if self.roles.impute == "zero" else f"the {self.roles.impute}"
         return [
@@ -384,8 +385,8 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     targets = learn_targets(rows, train_rows, notes)
     if roles.lags and targets.kind == "classification":
         raise InvalidInputError(
-            f"lags (--lags) need a target of numbers, and {shown(roles.target[0])} holds classes; "
-            "leave them out, or take it as a number with --kind regression"
+            f"{named('lags')} needs a target of numbers, and {shown(roles.target[0])} holds "
+            f"classes; leave it out, or take it as a number with {option('kind', 'regression')}"
         )
     lags = set(roles.lag_names)
     features: list[Number | Categories] = []
@@ -416,7 +417,7 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     if repeated:
         note = (
             f"{repeated:,} of {len(stream):,} rows have the same features as an earlier row; the "
-            "iterative correction needs a ridge (--ridge) where a block holds such rows."
+            f"iterative correction needs a ridge ({option('ridge')}) where a block holds such rows."
         )
         stream = replace(stream, notes=(*stream.notes, note))
     return stream, preparation
@@ -427,8 +428,8 @@ def _no_features(roles: Roles, targets: TargetColumns, notes: list[str]) -> Inva
     advice = ""
     if targets.kind == "regression" and not roles.lags:
         advice = (
-            " To learn a series from its own past, make features of its previous values: --lags 3 "
-            "takes the last three."
+            " To learn a series from its own past, make features of its previous values: "
+            f"{option('lags', 3)} takes the last three."
         )
     return InvalidInputError(f"no feature is left to learn from. {why}{advice}")
 
@@ -447,11 +448,11 @@ def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stre
         leaking = [f.name for f in preparation.features if _names_classes(table[f.name], labels)]
     leaking = list(dict.fromkeys(leaking))
     if leaking:
-        options = " ".join(f"--drop {shlex.quote(name)}" for name in leaking)
+        drop = option("drop", leaking)
         raise InvalidInputError(
             f"the target {listed(targets.columns)} is given away by {listed(leaking)} ({how}); "
-            f"leave it out with {options if len(options) < 200 else '--drop'}, or accept that with "
-            "--allow-leak"
+            f"leave it out with {drop if len(drop) < 200 else option('drop')}, or accept that with "
+            f"{option('allow_leak', True)}"
         )
 
 

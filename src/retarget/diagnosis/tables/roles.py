@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from rich.filesize import decimal
 
+from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.stream import TargetKind
 from retarget.diagnosis.tables.dates import date_pattern, is_date, parsed_dates
 from retarget.diagnosis.tables.lags import lag_name, with_lags
@@ -30,7 +31,8 @@ def require_text_size(what: str, size: int) -> None:
     if size > LARGEST_TEXT:
         raise InvalidInputError(
             f"{what} holds {decimal(size)} of text, more than the {LARGEST_TEXT:,} bytes that are "
-            "read; convert it to Parquet and choose columns (--column, --drop), or use fewer rows"
+            f"read; convert it to Parquet and choose columns ({option('column')}, "
+            f"{option('drop')}), or use fewer rows"
         )
 
 
@@ -40,7 +42,8 @@ def require_table_size(what: str, rows: int, row_bytes: float) -> None:
     if size > LARGEST_TABLE:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
-            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns (--column, --drop)"
+            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns "
+            f"({option('column')}, {option('drop')})"
         )
 
 
@@ -60,7 +63,7 @@ def bytes_a_cell(dtype: pl.DataType) -> int:
     return 16 if dtype.is_decimal() else 8
 
 
-def require_column(available: Sequence[str], name: str, option: str) -> None:
+def require_column(available: Sequence[str], name: str, role: str) -> None:
     """Raises an error if an option names an unknown column; suggests the nearest name."""
     if name in available:
         return
@@ -69,7 +72,7 @@ def require_column(available: Sequence[str], name: str, option: str) -> None:
     near = did_you_mean(name.lower(), list(by_small_letters)[:5000])
     hint = f"did you mean {shown(by_small_letters[near])}? " if near else ""
     raise InvalidInputError(
-        f"{option}: there is no column {shown(name)}; {hint}the columns are: "
+        f"{named(role)}: there is no column {shown(name)}; {hint}the columns are: "
         f"{listed(available, MOST_COLUMNS_SHOWN)}"
     )
 
@@ -131,19 +134,24 @@ class Roles:
             object.__setattr__(self, field, _as_tuple(getattr(self, field)))
         for field, known in (("kind", KINDS), ("impute", get_args(Impute))):
             if (value := getattr(self, field)) not in known:
-                raise InvalidInputError(f"{field} is {value!r}; expected one of {', '.join(known)}")
+                raise InvalidInputError(
+                    f"{named(field)} is {value!r}; expected one of {', '.join(known)}"
+                )
         if not isinstance(self.lags, Integral) or isinstance(self.lags, bool) or self.lags < 0:
             raise InvalidInputError(
-                f"lags (--lags) is {self.lags!r}; expected a whole number of previous values, or 0"
+                f"{named('lags')} is {self.lags!r}; expected a whole number of previous values, or "
+                "0"
             )
         if not self.target:
-            raise InvalidInputError("no target is named; name the column to be learned (--target)")
-        require_distinct(self.target, "the list of targets (--target)")
+            raise InvalidInputError(
+                f"no target is named; name the column to be learned ({named('target')})"
+            )
+        require_distinct(self.target, f"the list of targets ({named('target')})")
         for field in LOGS:
             columns = getattr(self, field)
             if columns and len(columns) != len(self.target):
                 raise InvalidInputError(
-                    f"{field} names {len(columns)} columns for {len(self.target)} targets; "
+                    f"{named(field)} names {len(columns)} columns for {len(self.target)} targets; "
                     "expected one for each target"
                 )
         if self.time in self.target:
@@ -152,7 +160,7 @@ class Roles:
             )
         if self.group_as_feature and self.group is None:
             raise InvalidInputError(
-                "group_as_feature (--group-as-feature) is set without a group; name it (--group)"
+                f"{named('group_as_feature')} is set without a group; name it ({option('group')})"
             )
         if both := {*self.target, self.time, self.group, *self.column}.intersection(self.drop):
             raise InvalidInputError(
@@ -161,13 +169,14 @@ class Roles:
             )
         if both := {*self.target, self.time}.intersection(self.column):
             raise InvalidInputError(
-                f"{both.pop()!r} is chosen as a feature (column) and used as target or time; "
+                f"{both.pop()!r} is chosen as a feature ({named('column')}) and used as target or "
+                "time; "
                 "choose one"
             )
         if self.group in self.column and not self.group_as_feature:
             raise InvalidInputError(
-                f"{self.group!r} is chosen as a feature (column) and is the group, which is not "
-                "used as a feature unless group_as_feature (--group-as-feature) is set"
+                f"{self.group!r} is chosen as a feature ({named('column')}) and is the group, "
+                f"which is not used as a feature without {option('group_as_feature', True)}"
             )
 
     @property
@@ -191,9 +200,9 @@ class Roles:
 
     def require_in(self, columns: Sequence[str]) -> None:
         """Raises an error if the table lacks one of the named columns."""
-        for option in ("target", "column", "drop", "time", "group", *LOGS):
-            for name in _as_tuple(getattr(self, option)):
-                require_column(columns, name, option)
+        for role in ("target", "column", "drop", "time", "group", *LOGS):
+            for name in _as_tuple(getattr(self, role)):
+                require_column(columns, name, role)
 
     def features(self, columns: Sequence[str]) -> list[str]:
         """Returns the columns of a table that may be features."""
@@ -246,7 +255,7 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     if patterns := [name for name in patterns if name not in roles.drop]:
         raise InvalidInputError(
             f"Polars takes the column names {listed(patterns)} as patterns; rename these columns, "
-            "or leave them out (--drop)"
+            f"or leave them out ({option('drop')})"
         )
     notes: list[str] = []
     numbers = np.arange(1, len(table) + 1)
@@ -311,7 +320,7 @@ def as_numbers(column: pl.Series, dates: str | None) -> np.ndarray:
                 f"the column {shown(column.name)} holds the text "
                 f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
                 f"{'dates' if dates else 'numbers'} in others; fix these cells, or leave the "
-                "column out (--drop)"
+                f"column out ({option('drop')})"
             )
         column = numbers
     elif dtype.is_temporal():
@@ -345,7 +354,7 @@ def _with_targets(
         raise InvalidInputError(
             f"the target is missing in {without.sum():,} of {len(table):,} rows ({counts}; the "
             f"first is row {numbers[without].min():,}); remove these rows, or give "
-            "--impute mean (median, zero), which leaves them out"
+            f"{option('impute', 'mean')} (median, zero), which leaves them out"
         )
     if without.all():
         raise InvalidInputError(f"the target is missing in every row ({counts}); no row is left")
@@ -360,16 +369,16 @@ def _with_lags(
     groups = None if roles.group is None else _cells_as_text(table[roles.group])
     most = len(table) if groups is None else max(Counter(groups).values())
     if roles.lags >= most:
+        what = "the table has" if groups is None else "no group has more than"
         raise InvalidInputError(
-            f"lags (--lags) is {roles.lags:,} and {'the table' if groups is None else 'no group'} "
-            f"has {'' if groups is None else 'more than '}{most:,} rows; expected fewer lags"
+            f"{named('lags')} is {roles.lags:,} and {what} {most:,} rows; expected fewer lags"
         )
     require_table_size("the table with its lags", len(table), 8 * roles.lags * len(roles.target))
     require_distinct([*table.columns, *roles.lag_names], "the table with its lags")
     table, kept = with_lags(table, roles.target, roles.lags, groups)
     notes.append(
-        f"Added lags of {listed(roles.target)} as features (--lags {roles.lags}). Left out rows "
-        f"without enough earlier rows{'' if groups is None else ' in their group'}: "
+        f"Added lags of {listed(roles.target)} as features ({option('lags', roles.lags)}). Left "
+        f"out rows without enough earlier rows{'' if groups is None else ' in their group'}: "
         f"{(~kept).sum():,}."
     )
     return table, numbers[kept]

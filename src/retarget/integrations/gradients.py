@@ -1,0 +1,117 @@
+"""Shared by all adapters: compares the gradients of training with those of the corrector's loss."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retarget.continual import NetworkCorrector
+from retarget.errors import InvalidInputError
+from retarget.integrations.agreement import summed_loss
+from retarget.kernels.empirical.parameters import trained_parameters
+from retarget.samples import Samples, outputs_of
+
+# Relative: float32 gradients have seven digits, and another loss differs by a factor or a term.
+TOLERANCE = 1e-3
+LAST_DIGITS = 32  # rounding of outputs and targets, in units of the last digit
+LOSSES = {
+    "squared": "0.5 * (outputs - targets).square().sum(1)",
+    "cross-entropy": "torch.nn.functional.cross_entropy(outputs, targets, reduction='none')",
+}
+
+
+class GradientCheck:
+    """Checks that the optimiser gets the gradients of the corrector's loss, and nothing else.
+
+    The value of a loss at one point says little: penalties that keep weights where they were
+    (L2-SP, EWC) start at zero. So gradients are compared, as they are when the optimiser takes its
+    step, in the first two steps of a task and then at the steps 2, 4, 8, ... Each comparison costs
+    another forward and backward pass; the network, its buffers, its gradients and the random
+    numbers stay as they are.
+
+    Args:
+        corrector: The corrector of the task.
+        optimizer: The optimiser whose steps are watched, until `close`.
+    """
+
+    def __init__(self, corrector: NetworkCorrector, optimizer: torch.optim.Optimizer) -> None:
+        self._corrector, self._step = corrector, 0
+        self._trained = trained_parameters(corrector.module, corrector.params)
+        self._sums: list[Tensor] = []  # of the gradients of this step's samples so far
+        self._samples, self._rounding = 0, 0.0
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
+
+    def close(self) -> None:
+        """Stops watching the optimiser."""
+        self._hook.remove()
+
+    def add(self, samples: Samples, targets: Tensor) -> None:
+        """Takes note of a mini-batch, just before the network is called to train on it."""
+        if self._step & (self._step - 1):  # 0, 1, 2, 4, 8, ... are compared
+            return
+        module = self._corrector.module
+        weights = {name: value.detach() for name, value in module.named_parameters()}
+        leaves = [weights[name].requires_grad_() for name in self._trained]
+        weights |= {name: value.clone() for name, value in module.named_buffers()}
+        device = leaves[0].device
+        with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            outputs = outputs_of(module, samples, weights).flatten(1)
+            targets = targets.to(outputs).reshape(outputs.shape)
+            loss = summed_loss(outputs, targets, self._corrector.loss)
+            (errors,) = torch.autograd.grad(loss, outputs, retain_graph=True)
+            found = torch.autograd.grad(outputs, leaves, errors, materialize_grads=True)
+        digits = torch.finfo(outputs.dtype).eps * LAST_DIGITS
+        size = float(outputs.detach().norm() + targets.norm())
+        self._rounding = max(self._rounding, digits * size / max(float(errors.norm()), 1e-300))
+        self._samples += len(targets)
+        before = self._sums or [torch.zeros_like(value) for value in found]
+        self._sums = [a + b for a, b in zip(before, found, strict=True)]
+
+    def _before_step(self, optimizer: Any, given: Any, named: dict[str, Any]) -> Any:
+        """Compares the gradients; those that a closure computes, when it has computed them."""
+        closure = named.get("closure", given[1] if len(given) > 1 else None)
+        if closure is None:
+            self._compare()
+            return None
+
+        def and_compare() -> Any:
+            loss = closure()
+            self._compare()
+            return loss
+
+        return given[:1], named | {"closure": and_compare}
+
+    def _compare(self) -> None:
+        step, self._step = self._step, self._step + 1
+        if not self._samples:
+            return
+        learner, loss = self._corrector.learner, self._corrector.loss
+        share = 1 / self._samples if learner.reduction == "mean" else 1.0
+        ours = [share * value for value in self._sums]
+        theirs = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained.values()]
+        size, dot = _dot(ours, ours), _dot(ours, theirs)
+        apart = [float((a - b).norm()) for a, b in zip(ours, theirs, strict=True)]
+        off = math.hypot(*apart) / math.sqrt(size or 1.0)
+        allowed = max(TOLERANCE, self._rounding)
+        self._sums, self._samples, self._rounding = [], 0, 0.0
+        if not math.isfinite(size) or off <= allowed:
+            return
+        factor = dot / size if size else 0.0
+        scaled = [float((factor * a - b).norm()) for a, b in zip(ours, theirs, strict=True)]
+        if math.hypot(*scaled) <= allowed * math.sqrt(_dot(theirs, theirs)):
+            how = f"are {factor:.4g} times those"
+        else:
+            most = list(self._trained)[max(range(len(apart)), key=apart.__getitem__)]
+            how = f"differ by {off:.1%} (most in {most}) from those"
+        raise InvalidInputError(
+            f"at step {step} of the task the gradients {how} of the corrector's loss, "
+            f"{LOSSES[loss]}, with the {learner.reduction} over the mini-batch; train on exactly "
+            "this loss, without penalties, clipping or other terms, and describe its mean or sum "
+            "by the learner's reduction (to penalise large weights, use the optimiser's "
+            "weight_decay)"
+        )
+
+
+def _dot(a: list[Tensor], b: list[Tensor]) -> float:
+    return sum(float((x * y).sum()) for x, y in zip(a, b, strict=True))
