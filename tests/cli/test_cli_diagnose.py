@@ -269,8 +269,8 @@ PRICE = ("t.csv", "--target", "price")
         (("diagnose", *PRICE, "--test", "gone.csv"), "Error: there is no file gone.csv"),
         # before the file is read: there is none
         (("diagnose", "gone.csv", "--target", "c", "--evaluation", "test"), "there is no test set"),
-        (("diagnose", *PRICE, "--test-share", "2"), "test_share is 2.0; expected a share"),
-        (("diagnose", *PRICE, "--hold-out", "group"), "no column names the groups; give group="),
+        (("diagnose", *PRICE, "--test-share", "2"), "--test-share is 2.0; expected a share"),
+        (("diagnose", *PRICE, "--hold-out", "group"), "no column names the groups; give --group"),
         (("diagnose", *PRICE, "--compare", "gone.json"), "--compare is gone.json, which cannot be"),
         (("diagnose", *PRICE, "--fail-above", "much"), "--fail-above is 'much'; expected a perc"),
         (("diagnose", *PRICE, "--out", "t.csv"), "--out is t.csv, which is a file; expected"),

@@ -128,7 +128,7 @@ def test_test_sets(stand):
         ({"test": X}, "test is a ndarray; expected .X, Y., or a frame if Y names columns"),
         ({"test": (X, FRAME["y"].alias("z"))}, "test set's targets are called z; expected y"),
         ({"test": (X, y), "evaluation": "next"}, "'next' and there is a test set"),
-        ({"evaluation": "test"}, "is 'test' and there is no test set; give a test set"),
+        ({"evaluation": "test"}, "is 'test' and there is no test set; give test="),
         ({"test_share": 1.0}, "test_share is 1.0; expected a share above 0 and at most 0.4"),
         ({"evaluation": "later"}, "evaluation is 'later'; expected one of"),
         ({"metric": "best"}, "metric is 'best'; expected one of auto, squared"),
@@ -144,12 +144,15 @@ def test_test_sets(stand):
         ({"block_size": 5, "batch_size": 2}, "block_size is 5; expected a positive multiple"),
         ({"kernel": "linear", "width": 2.0}, "only 'rbf' takes it"),
         ({"kind": "both"}, "kind is 'both'"),
-        ({"X": FRAME, "Y": "Y"}, "target: there is no column 'Y'; did you mean 'y'"),
+        ({"X": FRAME, "Y": "Y"}, "Y: there is no column 'Y'; did you mean 'y'"),
         ({"X": FRAME, "Y": "y", "column": "q"}, "column: there is no column 'q'"),
         ({"X": FRAME, "Y": "y", "column": ["a", "y"]}, "'y' is chosen .*column.* target or time"),
         ({"X": FRAME, "Y": "y", "column": "a", "drop": "a"}, "'a' is dropped and also used"),
-        ({"X": FRAME, "Y": "y", "column": "b", "group": "b"}, "'b' .*--group-as-feature. is set"),
-        ({"group_as_feature": True}, "--group-as-feature. is set without a group"),
+        (
+            {"X": FRAME, "Y": "y", "column": "b", "group": "b"},
+            "'b' .* without group_as_feature=True",
+        ),
+        ({"group_as_feature": True}, "group_as_feature is set without a group; name it .group="),
         ({"intercept": True}, "intercept is True with kernel 'rbf'; only 'linear' takes it"),
         *(
             ({"aim": text}, "aim is .*expected 'all', 'window:N'")

@@ -142,7 +142,7 @@ def test_a_batch_model_that_is_worse_than_the_mean_is_no_yardstick():
     (first,) = (one for one in found.findings if one.kind == "bad batch model")
     assert (first.question, first.value, first.against) == ("whole", 9.0, 4.0)
     assert found.verdict.headline.startswith("A batch model of these rows is worse than predicting")
-    assert "--kernel linear" in found.verdict.recommendations[0]
+    assert 'kernel="linear"' in found.verdict.recommendations[0]
     assert standing(found, bad) == "not clear"
     assert found.verdict.kind == "not clear"
     assert not any("corrected targets" in text for text in diagnosis(bad).verdict.recommendations)
@@ -236,7 +236,7 @@ def test_drift_is_told_only_if_recent_rows_are_clearly_better():
 
     found = with_drift(Estimate(-0.4, -0.5, -0.3))
     assert "drift" in kinds(found)
-    assert any("--aim window:52" in text for text in found.verdict.recommendations)
+    assert any('aim="window:52"' in text for text in found.verdict.recommendations)
     for effect in (Estimate(-0.4, -0.9, 0.1), Estimate(-0.02, -0.03, -0.01), BEHIND):
         assert "drift" not in kinds(with_drift(effect))
 

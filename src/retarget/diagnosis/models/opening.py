@@ -78,13 +78,13 @@ def what_it_needs(model: OnlineModel, stream: Stream, start: int) -> str:
     if (X[:batch] < 0).any() and learns(np.abs(X), batch):
         return (
             f"{given}, some of them negative, as standardised features are, and needs features "
-            "that are not; give them as they are (standardise=False, --as-they-are)"
+            f"that are not; give them as they are ({option('standardise', False)})"
         )
     for size in LARGER_BATCHES:
         if not isinstance(model, OneByOneModel) and batch < size <= len(X) and learns(X, size):
             return (
                 f"{given}, and needs more rows at a time; use mini-batches of {size} rows "
-                f"(batch_size={size}, --batch-size {size})"
+                f"({option('batch_size', size)})"
             )
     return given
 
