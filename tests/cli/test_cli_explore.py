@@ -1,6 +1,6 @@
 import pytest
 
-from retarget.explore import PAGE
+from retarget.explore import MOST_POINTS, PAGE, POINTS
 
 
 @pytest.fixture
@@ -42,3 +42,38 @@ def test_a_copy_cannot_replace_a_folder(command, tmp_path):
     assert code == 2
     assert str(tmp_path) in shown
     assert "Traceback" not in shown
+
+
+def test_points_of_a_file_are_laid_into_a_copy(command, opened, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("t,y,word\n0.5,1,a\n2,-3.25,b\n")
+    code, _ = command("explore", "t.csv", "--x", "t", "--target", "y")
+    assert code == 0
+    copy = tmp_path / "results" / "explorer.html"
+    assert opened == [copy.as_uri()]
+    page = copy.read_text("utf-8")
+    assert ">0.5, 1.0\n2.0, -3.25</textarea>" in page
+    assert page.replace(">0.5, 1.0\n2.0, -3.25<", "><") == PAGE.read_text("utf-8")
+    assert POINTS in PAGE.read_text("utf-8")
+    assert f"MOST_POINTS = {MOST_POINTS}" in PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("--x", "t"), "name columns of a FILE"),
+        (("t.csv",), "has the columns 't', 'y', 'word', 'gap'; choose two of them"),
+        (("t.csv", "--x", "t", "--target", "z"), "t.csv has no column 'z'"),
+        (("t.csv", "--x", "t", "--target", "word"), "'word' of t.csv holds String; expected num"),
+        (("t.csv", "--x", "t", "--target", "gap"), "a value of row 2 is missing"),
+        (("long.csv", "--x", "t", "--target", "y"), "long.csv has 201 rows; the page shows 1 to"),
+    ],
+)
+def test_points_that_cannot_be_shown(command, opened, monkeypatch, tmp_path, asked, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("t,y,word,gap\n0.5,1,a,1\n2,-3.25,b,\n")
+    (tmp_path / "long.csv").write_text("t,y\n" + "1.5,2\n" * 201)
+    code, shown = command("explore", *asked)
+    assert code == 2
+    assert message in shown
+    assert opened == []

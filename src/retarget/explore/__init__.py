@@ -6,3 +6,5 @@ Its mathematics is that of `retarget.theory` in JavaScript; the tests compare th
 from pathlib import Path
 
 PAGE = Path(__file__).parent / "static" / "explorer.html"
+POINTS = '<textarea id="points-text" spellcheck="false"></textarea>'  # where points are laid in
+MOST_POINTS = 200
