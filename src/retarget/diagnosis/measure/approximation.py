@@ -31,7 +31,7 @@ from retarget.theory.stream_kernel import (
 MOST_MEMORY = 4_000_000_000
 MOST_EXACT_ROWS = 12_000  # unless mode is "exact": the time grows as the cube of the rows
 # n rows with m features take time in proportion to n m^2: this keeps it at a minute or two.
-FEATURE_WORK, FEATURE_STEP = 1.6e11, 128
+FEATURE_WORK, FEATURE_STEP = 1e11, 128
 KEPT_SHARE = 0.6  # share of the memory for features that are kept
 WINDOW_ROWS = 2000  # the kernel of so many rows is small
 FEWEST_FEATURES, MOST_FEATURES = 128, 2048
