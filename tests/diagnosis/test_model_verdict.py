@@ -138,3 +138,16 @@ def test_a_model_from_the_command(monkeypatch, capsys, tmp_path):
     ):
         code, shown = run(monkeypatch, capsys, *asked, *wrong)
         assert (code, message in shown) == (2, True), shown
+
+
+def test_a_model_that_fails_half_way_ends_the_command_with_1(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    X, y = sorted_rows(120)
+    pl.DataFrame({"x": X[:, 0], "y": y}).write_csv("t.csv")
+    asked = ("diagnose", "t.csv", "--target", "y", "--out", "out")
+    model = ("--model", "support.user_models:FailsLater", "--model-options", "row=30")
+    code, shown = run(monkeypatch, capsys, *asked, *model)
+    assert code == 1
+    assert "out of order, after it had learned 29 of the stream's 72 rows" in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "out").exists()

@@ -159,7 +159,7 @@ def shared_options(
             "Whether your loss is the sum or the mean over a mini-batch (PyTorch's default: mean).",
         ),
     ] = "sum",
-    gamma: Annotated[str, method_option("auto|NUMBER", "Ridge of the offline learner.")] = "auto",
+    gamma: Annotated[str, method_option("auto|NUMBER", "Ridge of the batch model.")] = "auto",
     block_size: Annotated[
         int | None, method_option(None, "Rows per block of the iterative correction.", min=1)
     ] = None,

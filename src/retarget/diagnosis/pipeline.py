@@ -125,7 +125,7 @@ def diagnose(
         nesterov: Whether to use Nesterov momentum.
         weight_decay: Weight decay.
         reduction: Whether the loss is the "sum" or the "mean" over a mini-batch.
-        gamma: The offline learner's ridge; "auto" minimises the leave-one-out error.
+        gamma: The batch model's ridge; "auto" minimises the leave-one-out error.
         group: Each row's group: (n,), or the name of a column of X.
         time: Values to sort the rows by: (n,), or the name of a column of X; None keeps the order.
         test: Rows to measure errors on: (X, Y), or a frame if Y names columns.
@@ -157,7 +157,7 @@ def diagnose(
         block_size: Rows that the iterative correction corrects together, a multiple of
             `batch_size`; None uses about 64.
         ridge: Ridge of the iterative correction's blocks; None tries a few values and keeps the
-            one whose learner ends nearest to the offline learner.
+            one whose learner ends closest to the batch model.
         mode: "exact", "features" (an approximation of the kernel), or "auto": exact if it fits in
             `memory`.
         features: Number of features; None uses as many as a minute or two allows.
@@ -257,7 +257,7 @@ def diagnose_stream(
     *,
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Runs the offline, online and corrected learners over a stream and compares them.
+    """Runs the batch, online and corrected learners over a stream and compares them.
 
     `retarget.diagnose` prepares a table or arrays and calls this. Use it for a stream of numbers
     that is ready to be learned from.

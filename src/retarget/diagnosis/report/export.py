@@ -53,7 +53,7 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
     * `row` (its number in the user's table, from 1), and `time` and `group` if there are any;
     * for classes: `true_class`, and `effective_class`, the one with the largest effective target;
     * for each target (or class) NAME: `true:NAME`, `effective:NAME` (what was really learned, as
-      an offline target), `shift:NAME` (the difference), `error:NAME` (the learner's error just
+      a batch model's target), `shift:NAME` (the difference), `error:NAME` (the learner's error just
       before it learned the row), all in the user's units;
     * `shift_size`: length of the shift over all targets, in standard deviations of the targets
       (unscaled for classes and if nothing was standardised);
