@@ -9,6 +9,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import dask
 import distributed
@@ -96,7 +97,7 @@ def test_elsewhere_runs_are_as_they_are_here(tmp_path, where):
     ("where", "reason"),
     [
         ("processes", "its process was killed, or crashed, 2 times when it ran alone"),
-        ("cluster", "the workers that computed it died"),
+        ("cluster", "the cluster gave no result: .* workers died"),
     ],
 )
 def test_a_run_that_crashes_costs_no_other(tmp_path, request, where, reason):
@@ -147,27 +148,38 @@ def test_processes_end_as_soon_as_nobody_wants_their_results(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_the_cluster_has_cancelled(tmp_path, client):
+def test_a_run_that_the_cluster_has_cancelled(tmp_path, client, monkeypatch):
+    sent, submit = [], client.submit
+
+    def noted(*given, **options):
+        sent.append(submit(*given, **options))
+        return sent[-1]
+
     def cancel(schedule):
         if len(schedule.done) == 2:
             wait_until((tmp_path / "waiting").exists)
-            client.cancel(client.futures_of_tests, force=True)
+            client.cancel(sent, force=True)
 
-    client.futures_of_tests, submit = [], client.submit
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            client,
-            "submit",
-            lambda *given, **options: (
-                client.futures_of_tests.append(submit(*given, **options))
-                or client.futures_of_tests[-1]
-            ),
-        )
-        on_cluster = partial(compute_on_cluster, client=client)
-        waits = behaving(tmp_path, "waits")
-        outcome = run_experiment(waits, tmp_path, executor=on_cluster, watch=cancel)
+    monkeypatch.setattr(client, "submit", noted)
+    executor = partial(compute_on_cluster, client=client)
+    waits = behaving(tmp_path, "waits")
+    outcome = run_experiment(waits, tmp_path, executor=executor, watch=cancel)
     (tmp_path / "go").touch()
-    require_one_failure(outcome, "the cluster has cancelled it")
+    require_one_failure(outcome, "the cluster gave no result: cancelled")
+
+
+def test_workers_that_join_a_cluster_get_runs(tmp_path):
+    """Here no run ends before three workers have one each."""
+    sent, client = [], Mock()
+
+    def submit(function, task, **options):
+        sent.append(Mock(status="finished", result=lambda: function(task)))
+        sent[-1].done = lambda: len(sent) == 3
+        return sent[-1]
+
+    client.submit, client.nthreads = submit, lambda: {"worker": 1 + len(sent)}
+    executor = partial(compute_on_cluster, client=client)
+    assert run_experiment(made(tmp_path), tmp_path, executor=executor).computed == 3
 
 
 def alive(pid):

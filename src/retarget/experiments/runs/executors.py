@@ -25,6 +25,7 @@ from retarget.progress import silence
 
 ATTEMPTS_ALONE = 2  # for a run whose process may have crashed because of it
 ORPHAN_CHECK = 0.5  # seconds
+LOOK_EVERY = 0.1  # seconds between two looks at a cluster
 
 Endings = Generator[tuple[Task, Ending]]
 Executor = Callable[[Iterator[Task]], Endings]
@@ -68,24 +69,25 @@ def compute_on_cluster(tasks: Iterator[Task], client: Any) -> Endings:
 
     If a worker dies, Dask gives its run to another worker, and gives up after a few deaths.
     """
-    import distributed
-
-    as_completed: Any = distributed.as_completed  # Dask has no type hints
     sent: dict[Any, Task] = {}
-    ended = as_completed(loop=client.loop)
 
     def send() -> None:
-        threads = max(1, sum(client.nthreads().values()))  # workers may join, or leave
+        threads = max(1, sum(client.nthreads().values()))
         for task in islice(tasks, max(0, threads - len(sent))):
-            future = client.submit(compute_task, task, elsewhere=True, pure=False)
-            sent[future] = task
-            ended.add(future)
+            sent[client.submit(compute_task, task, elsewhere=True, pure=False)] = task
 
     try:
         send()
-        for future in ended:
-            yield sent.pop(future), _ending_on_cluster(future)
-            send()
+        while sent:
+            for future in [future for future in sent if future.done()]:
+                if future.status == "finished":
+                    ending = future.result()
+                else:  # its workers have died, or it was cancelled, which has no exception
+                    reason = future.exception() if future.status == "error" else future.status
+                    ending = Failed(f"the cluster gave no result: {reason}")
+                yield sent.pop(future), ending
+            time.sleep(LOOK_EVERY)
+            send()  # also to workers that have joined
     finally:  # a worker cannot be stopped within a run
         client.cancel(list(sent), force=True)
 
@@ -162,17 +164,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(ORPHAN_CHECK)
     os._exit(1)
-
-
-def _ending_on_cluster(future: Any) -> Ending:
-    from distributed.scheduler import KilledWorker
-
-    if future.status == "finished":
-        ending: Ending = future.result()
-        return ending
-    if future.status == "error":
-        error = future.exception()
-        if isinstance(error, KilledWorker):
-            return Failed(f"the workers that computed it died, the last one {error.last_worker}")
-        return Failed(f"{type(error).__name__}: {error}")
-    return Failed(f"the cluster has {future.status} it")
