@@ -52,7 +52,7 @@ test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 d
 	RETARGET_CORRUPTIONS=1000 $(BIN)/python -m pytest -m faults tests/faults -n auto --dist worksteal
 
 SECONDS ?= 60
-FUZZED  := "idx" "pickle" "torch" "binary batch" "tar" "zip" "picture" "npy" "npz" "csv" "csv.gz" \
+FUZZED  := "idx" "torch" "binary batch" "tar" "zip" "picture" "npy" "npz" "csv" "csv.gz" \
 	"parquet" "parquet sizes" "state" "experiment"
 fuzz: $(READY)  ## coverage-guided fuzzing of every reader, SECONDS=60 each; findings in .fuzz
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[fuzz]"

@@ -12,6 +12,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # Modules whose readers run what they read.
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "joblib.load", "os.system", "pd.read_pickle"}
+# The one place that unpickles, and only files of known SHA-256.
+UNPICKLES = "data/cifar10.py"
 # The one place that imports what the user names on the command line: see SECURITY.md.
 IMPORTS_BY_NAME = {"import_path.py", "__init__.py", "cli/__init__.py", "kernels/infinite/ntk.py"}
 
@@ -24,9 +26,11 @@ def name_of(node):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_module_runs_nothing_out_of_files(path):
+    allowed = {"pickle"} if path.relative_to(ROOT).as_posix() == UNPICKLES else set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            assert not {alias.name.partition(".")[0] for alias in node.names} & FORBIDDEN_IMPORTS
+            named = {alias.name.partition(".")[0] for alias in node.names}
+            assert not named & (FORBIDDEN_IMPORTS - allowed)
         elif isinstance(node, ast.ImportFrom):
             assert (node.module or "").partition(".")[0] not in FORBIDDEN_IMPORTS
         elif isinstance(node, ast.Call):

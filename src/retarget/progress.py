@@ -2,10 +2,10 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,22 +24,10 @@ _in_lines = False
 
 
 @contextmanager
-def display(
-    console: Console, transient: bool, above: Callable[[], RenderableType] | None = None
-) -> Iterator[Progress]:
-    """Shows progress bars with the time left, below what `above` returns each time it is called.
-
-    A transient display disappears at the end.
-    """
-
-    class Shown(Progress):
-        def get_renderables(self) -> Iterator[RenderableType]:
-            if above is not None:
-                yield above()
-            yield from super().get_renderables()
-
+def display(console: Console, transient: bool) -> Iterator[Progress]:
+    """Shows progress bars with the time left; a transient display disappears at the end."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Shown(*columns, TimeRemainingColumn(), console=console, transient=transient) as shown:
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=transient) as shown:
         _displays.append(shown)
         try:
             yield shown

@@ -12,8 +12,6 @@ LONGEST_SHOWN = 40
 MOST_SHOWN = 8
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
-SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
-TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|)", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
@@ -86,28 +84,13 @@ def amount_of_memory(option: str, text: str) -> int:
     return int(float(match[1]) * unit)
 
 
-def amount_of_time(option: str, text: str) -> float:
-    """Parses a time, and returns seconds.
+def duration(seconds: float) -> str:
+    """Formats seconds for people.
 
     Examples:
-        >>> [amount_of_time("--time-limit", text) for text in ("90", "1.5 min", "2h", "10s")]
-        [90.0, 90.0, 7200.0, 10.0]
+        >>> [duration(seconds) for seconds in (0.21, 7.2, 201, 10861)]
+        ['0.2 s', '7 s', '3 min 21 s', '3 h 1 min']
     """
-    match = TIME.fullmatch(text.strip())
-    if match is None or float(match[1]) == 0:
-        raise InvalidInputError(f"{option} is {text!r}; expected a time such as 90s, 10min or 2h")
-    return float(match[1]) * SECONDS[match[2].lower()]
-
-
-def duration(seconds: float | None) -> str:
-    """Formats seconds for people; the inverse of `amount_of_time`.
-
-    Examples:
-        >>> [duration(seconds) for seconds in (0.21, 7.2, 201, 10861, None)]
-        ['0.2 s', '7 s', '3 min 21 s', '3 h 1 min', 'unknown']
-    """
-    if seconds is None:
-        return "unknown"
     if seconds < 3:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

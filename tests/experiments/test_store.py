@@ -220,12 +220,11 @@ def test_a_failure_gives_way_to_a_result_which_is_found_again_and_ends_checkpoin
         path.touch()
     store.keep_failure(IDENTITY, "ValueError: x", **ABOUT)
     assert checkpoint.exists()
-    record = store.keep(IDENTITY, TABLE, warnings=["w"], attempts=2, **ABOUT)
+    record = store.keep(IDENTITY, TABLE, warnings=["w"], **ABOUT)
     assert store.result(key).equals(TABLE, null_equal=True)
     assert RunStore(store.folder.parent).record(key) == record
     assert list(store) == [key]
     assert (record.status, record.reason, record.warnings) == ("done", None, ["w"])
-    assert record.attempts == 2
     assert record.identity == IDENTITY
     names = [path.name for path in sorted((store.folder / key).iterdir())]
     assert names == ["result.parquet", "run.json"]

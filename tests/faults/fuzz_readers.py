@@ -18,7 +18,7 @@ with atheris.instrument_imports(
 ):
     from retarget.data.archives import open_zip, read_members
     from retarget.data.backbones import read_torch_file
-    from retarget.data.cifar10 import parse_batch, read_pickle
+    from retarget.data.cifar10 import parse_batch
     from retarget.data.core50 import decode
     from retarget.data.mnist import read_idx
     from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
@@ -55,12 +55,11 @@ def _text(content: bytes) -> object:
 # Each with the formats whose valid files it starts from.
 TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
     "idx": (_file("", read_idx), ["idx, labels", "idx.gz"]),
-    "pickle": (lambda content: read_pickle(content, "fuzzed"), ["cifar10 python"]),
     "torch": (_file(".pth", read_torch_file), ["weights pth", "weights pth, old"]),
     "binary batch": (lambda content: parse_batch(content, "a.bin", "fuzzed"), ["cifar10 binary"]),
     "tar": (
-        _file("", lambda path: list(read_members(path, formats.PYTHON_NAMES, MOST))),
-        ["cifar10 python tar.gz"],
+        _file("", lambda path: list(read_members(path, formats.BINARY_NAMES, MOST))),
+        ["cifar10 tar.gz"],
     ),
     "zip": (_file("", _zip), ["npz", "npz, packed"]),
     "picture": (lambda content: decode(content, "fuzzed"), ["core50 png", "core50 jpeg"]),

@@ -23,13 +23,13 @@ from safetensors.torch import save_file
 import retarget as rt
 from retarget.data.backbones import read_weights
 from retarget.data.cache import cached_array
-from retarget.data.cifar10 import load_cifar10
+from retarget.data.cifar10 import CIFAR10_BINARY_ARCHIVE, load_cifar10
 from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist
 from retarget.diagnosis.tables.read import read_table
 from retarget.experiments.reader import parse_experiment
 from retarget.experiments.runs.store import Identity, RunStore
-from support.made_cifar10 import BINARY_NAMES, PYTHON_NAMES, write_made_cifar10
+from support.made_cifar10 import BINARY_NAMES, write_made_cifar10
 from support.made_core50 import made_frames, picture, write_made_core50
 from support.made_mnist import NAMES, write_made_mnist
 
@@ -238,7 +238,6 @@ def _read_experiment(path: Path) -> Any:
 FRAMES = made_frames()
 FOLDER_NAME = "data set"
 FRAME_FILE = f"core50_128x128/{next(iter(FRAMES))}"
-PYTHON_ARCHIVE = "cifar-10-python.tar.gz"
 
 
 def _read_mnist(path: Path) -> Any:
@@ -269,18 +268,13 @@ FORMATS: dict[str, Format] = {
         well_formed=same_form,
     ),
     "idx.gz": Format(_made(NAMES[0], write_made_mnist), _read_mnist, notices=True),
-    "cifar10 python": Format(
-        _made(PYTHON_NAMES[0], write_made_cifar10, "python", images=2),
-        _read_cifar10,
-        well_formed=_labels_in_range,
-    ),
     "cifar10 binary": Format(
         _made(BINARY_NAMES[0], write_made_cifar10, "binary", images=2),
         _read_cifar10,
         well_formed=_labels_in_range,
     ),
-    "cifar10 python tar.gz": Format(
-        _made(PYTHON_ARCHIVE, write_made_cifar10, "python archive", images=2),
+    "cifar10 tar.gz": Format(
+        _made(CIFAR10_BINARY_ARCHIVE.name, write_made_cifar10, "binary archive", images=2),
         _read_cifar10,
         notices=True,
     ),

@@ -1,7 +1,7 @@
 """Small files of the CIFAR-10 formats, made here."""
 
 import io
-import struct
+import pickle
 import tarfile
 
 import numpy as np
@@ -19,48 +19,6 @@ BINARY_NAMES = [file.name for file in CIFAR10_BINARY_FILES]
 FORMS = ["python", "binary", "python archive", "binary archive"]
 
 
-def python2_pickle(value, protocol=2):
-    """A pickle as Python 2 and its NumPy wrote it: strings of bytes, memo numbers, old names."""
-    return b"\x80" + bytes([protocol]) + _instructions(value) + b"."
-
-
-def _instructions(value):
-    match value:
-        case dict():
-            entries = b"".join(_instructions(part) for entry in value.items() for part in entry)
-            return b"}q\x01(" + entries + b"u"
-        case list():
-            return b"]q\x02(" + b"".join(map(_instructions, value)) + b"e"
-        case bytes() if len(value) < 256:
-            return b"U" + bytes([len(value)]) + value + b"r\x03\x01\x00\x00"
-        case bytes():
-            return b"T" + struct.pack("<I", len(value)) + value
-        case int() if 0 <= value < 256:
-            return b"K" + bytes([value])
-        case int():
-            return b"J" + struct.pack("<i", value)
-        case np.ndarray():
-            return array_pickle(value.shape, value.tobytes())
-
-
-def array_pickle(shape, content, kind=b"u1", order=b"|"):
-    """The instructions for an array of bytes."""
-    return (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85U\x01b\x87Rq\t("
-        + b"K\x01"
-        + b"".join(_instructions(size) for size in shape)
-        + {1: b"\x85", 2: b"\x86", 3: b"\x87"}[len(shape)]
-        + b"cnumpy\ndtype\nq\nU\x02"
-        + kind
-        + b"K\x00K\x01\x87Rq\x0b(K\x03U\x01"
-        + order
-        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
-        + struct.pack("<I", len(content))
-        + content
-        + b"tb"
-    )
-
-
 def made_batches(images=20, seed=0):
     """Six batches: pixels (n, 3072) and labels."""
     rng = np.random.default_rng(seed)
@@ -71,19 +29,13 @@ def made_batches(images=20, seed=0):
 
 
 def python_batch(pixels, labels):
-    names = [f"made_{number}.png".encode() for number in range(len(labels))]
-    return python2_pickle(
-        {
-            b"batch_label": b"made",
-            b"labels": [int(label) for label in labels],
-            b"data": pixels,
-            b"filenames": names,
-        }
-    )
+    """A pickle that names NumPy's parts as the official files do."""
+    batch = {b"labels": [int(label) for label in labels], b"data": pixels}
+    return pickle.dumps(batch, protocol=2).replace(b"numpy._core.", b"numpy.core.")
 
 
 def binary_batch(pixels, labels):
-    return np.column_stack([labels, pixels]).tobytes()
+    return np.column_stack([labels, pixels]).astype(np.uint8).tobytes()
 
 
 def tar_gz(contents):
@@ -109,7 +61,7 @@ def made_files(form, **sizes):
     return contents, batches
 
 
-def write_made_cifar10(folder, form="python", **sizes):
+def write_made_cifar10(folder, form="binary", **sizes):
     """Writes the files of a form; returns what a loader must make of them."""
     contents, batches = made_files(form, **sizes)
     for name, content in contents.items():
@@ -129,10 +81,10 @@ def write_images(folder, per_class=2, seed=0):
     """Ten patterns with noise, the same number of each in every file."""
     rng = np.random.default_rng(seed)
     patterns = np.kron(rng.uniform(0, 200, size=(10, 3, 8, 8)), np.ones((4, 4)))
-    for name in PYTHON_NAMES:
+    for name in BINARY_NAMES:
         labels = rng.permutation(np.repeat(np.arange(10), per_class))
         noise = rng.normal(0, 40, size=(len(labels), 3, 32, 32))
         pixels = np.clip(patterns[labels] + noise, 0, 255).astype(np.uint8)
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(python_batch(pixels.reshape(len(labels), -1), labels.astype(np.uint8)))
+        path.write_bytes(binary_batch(pixels.reshape(len(labels), -1), labels.astype(np.uint8)))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from retarget.experiments.experiment import Config, Family, families, one_by_one
 from retarget.experiments.reader import parse_experiment
-from retarget.experiments.runs.store import identities_of
+from retarget.experiments.runs.store import RunStore, identities_of
 
 TEXT = """
 family = "made"
@@ -60,12 +60,6 @@ def misbehave(config):
         return
     if config.behaviour == "raises":
         raise ValueError(REASON)
-    if config.behaviour == "hangs":
-        time.sleep(600)
-    if config.behaviour == "eats":
-        food = []
-        while True:
-            food.append(np.ones(10**7))
     if config.behaviour == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if config.behaviour == "dies once":
@@ -113,3 +107,9 @@ def calls(folder):
 def identity_of(config, family):
     """The identity of one run."""
     return identities_of([config], family)[0]
+
+
+def records(out):
+    """The records of all runs in a folder of results."""
+    store = RunStore(out)
+    return [store.record(key) for key in store if store.record(key) is not None]

@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.progress import Progress
 
 from retarget.cli import FAILED, WRONG_USE, console, say, show_error
 from retarget.errors import InvalidInputError, MissingDataError
@@ -21,7 +18,7 @@ from retarget.experiments.reader import (
     named_experiments,
     parse_changes,
 )
-from retarget.text import duration, printable
+from retarget.text import printable
 
 # Heavy modules are imported when needed, so that the help is quick.
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode="rich")
 STOPPED = 130  # the usual exit code for Ctrl-C
 SHOWN_FAILURES = 20
-SHOWN_RUNNING = 8  # lines for runs that are being computed; the others are counted
 LOG_EVERY = 10.0  # seconds
 
 
@@ -101,9 +97,9 @@ def reproduce(
             "--jobs",
             "-j",
             min=0,
-            show_default="a process for each core; one on a GPU",
-            help="Runs computed at a time, each in its own process; 0: in this process, one after "
-            "the other.",
+            show_default="one for each core; 1 on a GPU",
+            help="Runs computed at a time, each in its own process; 1 or 0: in this process, one "
+            "after the other.",
         ),
     ] = None,
     cluster: Annotated[
@@ -113,19 +109,11 @@ def reproduce(
             help="Compute on a Dask cluster: tcp://HOST:PORT, or local:N for N workers here.",
         ),
     ] = None,
-    time_limit: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Time limit for each run, e.g. 90s, 10min or 2h."),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(metavar="AMOUNT", help="Memory limit for each run, e.g. 500MB or 4GB."),
-    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Only list the runs, which are done, and how long the rest may take.",
+            help="Only list the runs, and which of them are done.",
         ),
     ] = False,
 ) -> None:
@@ -149,7 +137,7 @@ def reproduce(
     from retarget.experiments.runs.executors import open_executors
 
     show = _show_plan if dry_run else _reproduce
-    with open_executors(jobs, cluster, time_limit, memory_limit, device) as executor_of:
+    with open_executors(jobs, cluster, device) as executor_of:
         codes = []
         for experiment in experiments:
             try:
@@ -181,23 +169,13 @@ def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
     from retarget.experiments.runs.store import RunStore
 
     schedule = Schedule(experiment, RunStore(out), fresh)
-    missing, schedule.capacity = schedule.missing(), executor.capacity
+    done, runs = len(schedule.done), schedule.runs
     _show_title(experiment)
-    lines = []
-    for key, run in schedule.runs.items():
-        known = schedule.estimator.seconds(schedule.identities[key])
-        about = "" if known is None else f", about {duration(known)}"
-        state = "done" if key in schedule.done else f"to do{about}"
-        lines.append(f"  {key}  {run.name}: {state}")
+    states = {key: "done" if key in schedule.done else "to do" for key in runs}
+    lines = [f"  {key}  {run.name}: {states[key]}" for key, run in runs.items()]
     console.out("\n".join(lines), highlight=False)  # in one call: there may be 100,000
-    seconds = schedule.seconds_left()
-    estimate = (
-        "the time is unknown, since no similar run has been done here yet"
-        if seconds is None
-        else f"about {duration(seconds)}, {schedule.capacity} at a time"
-    )
-    left = f"{len(schedule.done)} done, {len(missing)} to do: {estimate}" if missing else "all done"
-    say(f"{len(schedule.runs)} runs, {left}.\n\n")
+    left = f"{done} done, {len(runs) - done} to do" if done < len(runs) else "all done"
+    say(f"{len(runs)} runs, {left}.\n\n")
     return 0
 
 
@@ -206,14 +184,14 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
     from retarget.progress import display
 
     _show_title(experiment)
-    watch = _Watch()
-    try:
-        with display(console, transient=True, above=watch.shown):
+    with display(console, transient=True) as bars:
+        watch = _Watch(bars)
+        try:
             outcome = run_experiment(experiment, out, executor=executor, fresh=fresh, watch=watch)
-    except KeyboardInterrupt:
-        done = len(watch.schedule.done) if watch.schedule else 0
-        say(f"Stopped. {done} runs are done and kept in {out}; the same command resumes them.")
-        raise typer.Exit(STOPPED) from None
+        except KeyboardInterrupt:
+            done = len(watch.schedule.done) if watch.schedule else 0
+            say(f"Stopped. {done} runs are done and kept in {out}; the same command resumes them.")
+            raise typer.Exit(STOPPED) from None
     code = 0 if outcome.table is None else _summarise(experiment, outcome.table)
     return max(code, _show_outcome(outcome))
 
@@ -259,47 +237,18 @@ def _show_outcome(outcome: "Outcome") -> int:
 class _Watch:
     """Shows the progress of an experiment, live on a terminal or as occasional lines in a log."""
 
-    def __init__(self) -> None:
+    def __init__(self, bars: Progress) -> None:
         self.schedule: Schedule | None = None
-        self._told = time.monotonic()
+        self._bars, self._told = bars, time.monotonic()
 
     def __call__(self, schedule: "Schedule") -> None:
-        self.schedule = schedule
+        every, done, failed = len(schedule.runs), len(schedule.done), len(schedule.failed)
+        if self.schedule is None:  # runs that are found done say nothing about the time left
+            self.schedule = schedule
+            self._bar = self._bars.add_task("runs", total=every, completed=done)
+        what = f"runs, {failed} failed" if failed else "runs"
+        self._bars.update(self._bar, completed=done + failed, description=what)
         now = time.monotonic()
         if not console.is_terminal and now - self._told > LOG_EVERY:
             self._told = now
-            say(
-                f"  {len(schedule.done)} of {len(schedule.runs)} runs done, "
-                f"{len(schedule.failed)} failed, time left: {duration(schedule.seconds_left())}"
-            )
-
-    def shown(self) -> RenderableType:
-        """Returns what the terminal shows."""
-        return "" if self.schedule is None else progress_table(self.schedule)
-
-
-def progress_table(schedule: "Schedule") -> RenderableType:
-    """Shows how many runs are done, running, failed and left, the time left, and current runs."""
-    counts = {
-        name: len(getattr(schedule, name)) for name in ("done", "running", "elsewhere", "failed")
-    }
-    left = len(schedule.runs) - sum(counts.values())
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    counts = {name: count for name, count in counts.items() if count or name != "elsewhere"}
-    for name in (*counts, "left", "time left"):
-        table.add_column(name, justify="right")
-    numbers = [
-        Text(str(n), "bold red" if name == "failed" and n else "") for name, n in counts.items()
-    ]
-    table.add_row(*numbers, str(left), duration(schedule.seconds_left()))
-    shown = []
-    for key in list(schedule.running)[:SHOWN_RUNNING]:
-        gone = duration(time.monotonic() - schedule.running[key])
-        usual = schedule.estimator.seconds(schedule.identities[key])
-        of = f" of about {duration(usual)}" if usual is not None else ""
-        shown.append(Text(f"  {schedule.runs[key].name}: {gone}{of}", "dim"))
-    if counts["running"] > SHOWN_RUNNING:
-        shown.append(Text(f"  and {counts['running'] - SHOWN_RUNNING} more", "dim"))
-    bar = Table.grid()  # a bar alone does not end its line
-    bar.add_row(ProgressBar(len(schedule.runs), counts["done"] + counts["failed"], width=60))
-    return Group(bar, table, *shown)
+            say(f"  {done} of {every} runs done, {failed} failed")

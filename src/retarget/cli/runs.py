@@ -70,10 +70,7 @@ def show(
     if record is None:
         return
     say(f"{record.experiment}: {record.name}")
-    say(
-        f"finished {record.finished} after {duration(record.seconds)}, attempts: "
-        f"{record.attempts}, {record.machine}"
-    )
+    say(f"finished {record.finished} after {duration(record.seconds)}, {record.machine}")
     for part in ("kind", "config", "data", "code", "packages"):
         say(f"{part}: {_lines(getattr(record.identity, part))}")
     for warning in record.warnings:

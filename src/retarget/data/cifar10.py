@@ -3,15 +3,17 @@
 A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
 
 There are two versions of the same images, each an archive of six batches. The batches of the python
-version are pickles, which are read without Python's `pickle`, so that no code in them is run.
+version are pickles, which can run code: only the official ones, known by their SHA-256, are
+unpickled. The binary version is data, and may hold other images.
 """
 
+import hashlib
 import math
-import pickletools
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +36,7 @@ SHAPE = (3, 32, 32)
 PIXELS = math.prod(SHAPE)
 # Bytes in one file; the official ones have 30.7 and 31.0 million, for 10,000 images.
 LARGEST_FILE = 32_000_000
+OFFICIAL_PICKLES = {Path(file.name).name: file.sha256 for file in CIFAR10_PYTHON_FILES}
 
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -63,9 +66,9 @@ class Cifar10:
 def load_cifar10(folder: str | Path | None = None, *, download: bool = False) -> Cifar10:
     """Loads CIFAR-10 (50,000 training and 10,000 test images) from its python or binary version.
 
-    It reads the archive without unpacking it, or the files of an unpacked archive. The python
-    version is a pickle, which is read without unpickling. Files are checked for being complete and
-    consistent; `retarget data check cifar10` compares them with the official ones.
+    It reads the archive without unpacking it, or the files of an unpacked archive. Files of the
+    python version are pickles, and must be the official ones. Those of the binary version are
+    checked for being complete; `retarget data check cifar10` compares them with the official ones.
 
     Args:
         folder: Where the files are; by default `RETARGET_DATA`, else the user's cache.
@@ -73,7 +76,7 @@ def load_cifar10(folder: str | Path | None = None, *, download: bool = False) ->
 
     Raises:
         MissingDataError: Files are missing; the message says how to get them.
-        InvalidInputError: A file is damaged, or holds something else.
+        InvalidInputError: A file is damaged, holds something else, or is a pickle of somebody else.
         DownloadError: The archive could not be downloaded from any mirror.
     """
     (paths,) = locate(CIFAR10, folder, download=download)
@@ -121,7 +124,8 @@ def _contents(paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes, str]]:
 
 def parse_batch(content: bytes, name: str, source: str) -> Batch:
     """Returns images (n, 3, 32, 32) uint8 and labels (n,) int64 from a file of either version."""
-    pixels, labels = (_binary if name.endswith(".bin") else _python)(content, source)
+    read = _binary if name.endswith(".bin") else _python
+    pixels, labels = read(content, Path(name).name, source)
     if not len(labels):
         raise InvalidInputError(f"{source} holds no images")
     wrong = labels[(labels < 0) | (labels >= CLASSES)]
@@ -130,7 +134,7 @@ def parse_batch(content: bytes, name: str, source: str) -> Batch:
     return pixels.reshape(-1, *SHAPE), labels.astype(np.int64)
 
 
-def _binary(content: bytes, source: str) -> Batch:
+def _binary(content: bytes, name: str, source: str) -> Batch:
     """Parses one image after the other: a byte for its label, then its pixels."""
     if len(content) % (1 + PIXELS):
         raise InvalidInputError(
@@ -141,112 +145,14 @@ def _binary(content: bytes, source: str) -> Batch:
     return rows[:, 1:], rows[:, 0]
 
 
-def _python(content: bytes, source: str) -> Batch:
-    """Parses a pickled dictionary with the pixels, one row per image, and the list of labels."""
-    batch = read_pickle(content, source)
-    if not {b"data", b"labels"} <= batch.keys():
-        raise InvalidInputError(f"{source} holds no dictionary with 'data' and 'labels'")
-    pixels, labels = batch[b"data"], batch[b"labels"]
-    if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-        raise InvalidInputError(f"{source} holds 'labels' that are not a list of whole numbers")
-    found = pixels.shape if isinstance(pixels, np.ndarray) else type(pixels).__name__
-    if found != (len(labels), PIXELS):
+def _python(content: bytes, name: str, source: str) -> Batch:
+    """Unpickles a dictionary with pixels and labels, if this is the official file of that name."""
+    found, expected = hashlib.sha256(content).hexdigest(), OFFICIAL_PICKLES[name]
+    if found != expected:
         raise InvalidInputError(
-            f"{source} holds {len(labels)} labels, but 'data' of {found}; "
-            f"expected an array of {(len(labels), PIXELS)}"
+            f"{source} has sha256 {found[:12]}..., expected {expected[:12]}...: it is damaged, or "
+            "not the official file, and was not unpickled, since a pickle can run code; get the "
+            "official one with: retarget data get cifar10, or use the binary version"
         )
-    return pixels, np.array(labels, np.int64)
-
-
-# A pickle is a program, whose instructions may import and call anything. Here `pickletools` lists
-# them without running them, and they are compared with what Python 2 wrote for CIFAR-10: numbers,
-# strings, lists of these, and one array of bytes, in a dictionary. All else is refused. None of
-# them reuses a stored value, so the result cannot be larger than the file.
-MOST_INSTRUCTIONS = 1_000_000  # a file of CIFAR-10 has about 50,000
-SKIPPED = {"PROTO", "BINPUT", "LONG_BINPUT"}
-NUMBER, STRING = "number", "string"
-PLAIN = {"BININT": NUMBER, "BININT1": NUMBER, "BININT2": NUMBER}
-PLAIN |= {"BINSTRING": STRING, "SHORT_BINSTRING": STRING}
-# An array of bytes, as NumPy wrote it; ... stands for its rows, its columns and its pixels.
-ARRAY: list[tuple[str, Any]] = [
-    *(("GLOBAL", "numpy.core.multiarray _reconstruct"), ("GLOBAL", "numpy ndarray")),
-    *((NUMBER, 0), ("TUPLE1", None), (STRING, b"b"), ("TUPLE3", None), ("REDUCE", None)),
-    *(("MARK", None), (NUMBER, 1), (NUMBER, ...), (NUMBER, ...), ("TUPLE2", None)),
-    *(("GLOBAL", "numpy dtype"), (STRING, b"u1"), (NUMBER, 0), (NUMBER, 1), ("TUPLE3", None)),
-    *(("REDUCE", None), ("MARK", None), (NUMBER, 3), (STRING, b"|")),
-    *(("NONE", None), ("NONE", None), ("NONE", None), (NUMBER, -1), (NUMBER, -1), (NUMBER, 0)),
-    *(("TUPLE", None), ("BUILD", None), ("NEWFALSE", None), (STRING, ...)),
-    *(("TUPLE", None), ("BUILD", None)),
-]
-
-
-def read_pickle(content: bytes, source: str) -> dict[bytes, Any]:
-    r"""Reads the dictionary in a file of CIFAR-10's python version without unpickling it.
-
-    Its values are numbers, bytes, lists of these, and a (rows, columns) array of uint8. A file that
-    is damaged or contains anything else raises an error that names `source`.
-
-    Examples:
-        >>> read_pickle(b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03(K\x06K\x09eu.", "a file")
-        {b'labels': [6, 9]}
-    """
-    try:
-        left = _instructions(content)[::-1]  # the next one is the last
-        found: dict[bytes, Any] = {}
-        _take(left, [("EMPTY_DICT", None), ("MARK", None)])
-        while left[-1][0] == STRING:
-            name = left.pop()[1]
-            found[name] = _value(left)
-        _take(left, [("SETITEMS", None), ("STOP", None)])
-    except Exception as error:  # pickletools raises several kinds for damage
-        raise InvalidInputError(
-            f"{source} is refused: {error}; it is cut short, damaged, or not an official "
-            "file, and was not unpickled"
-        ) from error
-    return found
-
-
-def _instructions(content: bytes) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    at: int | None = None
-    for number, (instruction, argument, place) in enumerate(pickletools.genops(content)):
-        if number == MOST_INSTRUCTIONS:
-            raise ValueError(f"it has more than {MOST_INSTRUCTIONS} instructions")
-        name = PLAIN.get(instruction.name, instruction.name)
-        if name not in SKIPPED:
-            value: Any = argument
-            found.append((name, value.encode("latin-1") if name == STRING else value))
-        at = place
-    if at != len(content) - 1:
-        raise ValueError("it continues after its end")
-    return found
-
-
-def _value(left: list[tuple[str, Any]]) -> Any:
-    """Returns the value that the next instructions build, if it is plain."""
-    if left[-1][0] in (NUMBER, STRING):
-        return left.pop()[1]
-    if left[-1][0] != "EMPTY_LIST":
-        rows, columns, pixels = _take(left, ARRAY)
-        return np.frombuffer(pixels, np.uint8).reshape(max(0, rows), max(0, columns))
-    values = []
-    left.pop()
-    while left[-1][0] == "MARK":  # lists are extended by a thousand values at a time
-        left.pop()
-        while left[-1][0] in (NUMBER, STRING):
-            values.append(left.pop()[1])
-        _take(left, [("APPENDS", None)])
-    return values
-
-
-def _take(left: list[tuple[str, Any]], expected: list[tuple[str, Any]]) -> list[Any]:
-    """Removes the expected instructions; returns the arguments that may be anything (...)."""
-    arguments = []
-    for wanted, argument in expected:
-        name, found = left.pop()
-        if name != wanted or argument not in (..., found):
-            asked = f"{name} {found!a}"[:80]
-            raise ValueError(f"it has {asked} where CIFAR-10 has {wanted}")
-        if argument is ...:
-            arguments.append(found)
-    return arguments
+    batch = pickle.loads(content, encoding="bytes")
+    return batch[b"data"], np.array(batch[b"labels"])

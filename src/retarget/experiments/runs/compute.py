@@ -1,7 +1,5 @@
 """Computes runs, in the same way in this process, in others and on a cluster."""
 
-import ctypes
-import threading
 import time
 import traceback
 import warnings
@@ -46,35 +44,26 @@ class Computed:
 
 @dataclass(frozen=True)
 class Failed:
-    """The reason why there are no tables; another attempt would fail as well."""
+    """The reason why there are no tables."""
 
     reason: str
     trace: str | None = None
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Lost:
-    """The reason why a process ended without tables; another attempt may succeed."""
-
-    reason: str
+Ending = Computed | Failed
 
 
-Ending = Computed | Failed | Lost
-
-
-def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None = None) -> Ending:
+def compute_task(task: Task, elsewhere: bool = False) -> Ending:
     """Computes the runs of a task with one thread, so that results are the same everywhere.
 
-    `elsewhere` says that this may be another machine, with other code or data; `time_limit` is in
-    seconds, for a process that must not be killed.
+    `elsewhere` says that this may be another machine, with other code or data.
     """
     clock = time.perf_counter()
     try:
         with (
             threadpool_limits(1),
             torch_threads(1),
-            _at_most(time_limit),
             warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("default")
@@ -92,31 +81,6 @@ def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None =
         return Failed(in_a_line(error), trace, time.perf_counter() - clock)
     seconds = time.perf_counter() - clock
     return Computed(tables, seconds, list(dict.fromkeys(str(w.message) for w in caught)))
-
-
-class TookTooLongError(Exception):
-    """A run exceeded its time limit."""
-
-
-@contextmanager
-def _at_most(seconds: float | None) -> Iterator[None]:
-    """Raises `TookTooLongError` in this thread when time is up, at the next Python instruction."""
-    if seconds is None:
-        yield
-        return
-    thread = ctypes.c_ulong(threading.get_ident())
-    raised = ctypes.py_object(TookTooLongError)
-    timer = threading.Timer(
-        seconds, lambda: ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, raised)
-    )
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except TookTooLongError:
-        raise TookTooLongError(f"it took longer than its limit of {seconds:g} s") from None
-    finally:
-        timer.cancel()
 
 
 def _require_same(task: Task) -> None:

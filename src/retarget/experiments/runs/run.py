@@ -8,14 +8,12 @@ import platform
 import sys
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -23,12 +21,11 @@ import polars as pl
 
 import retarget
 from retarget.experiments.experiment import Experiment, PlannedRun
-from retarget.experiments.runs.compute import Ending, Failed, Lost, Task, in_a_line
-from retarget.experiments.runs.executors import Executor, ThisProcess
+from retarget.experiments.runs.compute import Ending, Failed, Task, in_a_line
+from retarget.experiments.runs.executors import Executor, compute_here
 from retarget.experiments.runs.store import (
     CHECKPOINTS,
     LEFTOVERS,
-    Identity,
     RunRecord,
     RunStore,
     identities_of,
@@ -36,42 +33,7 @@ from retarget.experiments.runs.store import (
 )
 from retarget.storage import atomic_file
 
-ATTEMPTS = 3  # for a run whose process is killed
-LOOK_EVERY = 0.1  # seconds between checks of limits and updates of the display
 LOOK_ELSEWHERE_EVERY = 0.5  # seconds between checks whether another process has finished
-
-
-class Estimator:
-    """Estimates how long a run takes, from the records of finished runs."""
-
-    def __init__(self, records: Iterable[RunRecord] = ()) -> None:
-        self._seconds: dict[str, dict[frozenset[tuple[str, str]], list[float]]] = {}
-        self._estimates: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
-        for record in records:
-            self.learn(record)
-
-    def learn(self, record: RunRecord) -> None:
-        """Takes one more run into account, if it finished."""
-        if record.status == "done":
-            of_kind = self._seconds.setdefault(record.identity.kind, {})
-            of_kind.setdefault(_but_seed(record.identity.config), []).append(record.seconds)
-            self._estimates.clear()
-
-    def seconds(self, identity: Identity) -> float | None:
-        """Returns the median time of the most similar runs of this kind; None if there are none."""
-        known, wanted = self._seconds.get(identity.kind), _but_seed(identity.config)
-        if not known:
-            return None
-        if (identity.kind, wanted) not in self._estimates:
-            distances = {found: len({name for name, _ in found ^ wanted}) for found in known}
-            least = min(distances.values())
-            nearest = [s for found in known if distances[found] == least for s in known[found]]
-            self._estimates[identity.kind, wanted] = median(nearest)
-        return self._estimates[identity.kind, wanted]
-
-
-def _but_seed(config: dict[str, Any]) -> frozenset[tuple[str, str]]:
-    return frozenset((name, json.dumps(config[name])) for name in config if name != "seed")
 
 
 class Schedule:
@@ -83,9 +45,7 @@ class Schedule:
         runs: Each run once.
         done: The tables of finished runs.
         found: Runs that were finished before, or by another process.
-        running: Runs that are being computed here, and when they began, by `time.monotonic`.
-        elsewhere: Runs that another process is computing.
-        capacity: Number of tasks computed at a time.
+        failed: The records of runs that have failed.
     """
 
     def __init__(self, experiment: Experiment, store: RunStore, fresh: bool = False) -> None:
@@ -93,131 +53,88 @@ class Schedule:
         self._family, self.planned = experiment.kind, experiment.planned_runs()
         identities = identities_of([run.config for run in self.planned], self._family)
         self.keys = [identity.key for identity in identities]
-        self.identities = dict(zip(self.keys, identities, strict=True))
+        self._identities = dict(zip(self.keys, identities, strict=True))
         self.runs = dict(zip(self.keys, self.planned, strict=True))
-        self.estimator, self.capacity = Estimator(store.records()), 1
         self.done: dict[str, pl.DataFrame] = {}
         self.found: set[str] = set()
         self.failed: dict[str, RunRecord] = {}
-        self.running: dict[str, float] = {}
-        self.elsewhere: set[str] = set()
         self._fresh = set(self.runs) if fresh else set()
         self._collect(self.runs)
-        self._attempts: dict[tuple[str, ...], int] = {}
-        self._queue: deque[Task] = deque()
-        self._held: dict[Task, ExitStack] = {}  # the locks of running tasks
-        self._waiting: dict[Task, float] = {}  # tasks that wait for another process, and since when
+        self._locks: dict[Task, ExitStack] = {}  # of the tasks that are being computed here
 
     def missing(self) -> list[str]:
         """Returns the runs that are still to be computed."""
         return [key for key in self.runs if key not in self.done]
 
-    def seconds_left(self) -> float | None:
-        """Estimates the remaining time; None if no similar run has finished."""
-        left = [key for key in self.missing() if key not in self.failed]
-        total = 0.0
-        for key in left:
-            seconds = self.estimator.seconds(self.identities[key])
-            if seconds is None:
-                return None
-            gone = time.monotonic() - self.running[key] if key in self.running else 0.0
-            total += max(0.0, seconds - gone)
-        return total / max(1, min(self.capacity, len(left)))
-
     def carry_out(self, executor: Executor, watch: "Watch" = lambda schedule: None) -> None:
         """Computes the missing runs; calls `watch` whenever there may be progress to show."""
-        self.capacity = executor.capacity
         groups: dict[str, list[str]] = {}
         for key in self.missing():
             groups.setdefault(self._family.together(self.runs[key].config) or key, []).append(key)
-        self._queue.extend(map(self._task, groups.values()))
-        try:
-            while self._queue or self._held or self._waiting:
-                while self._queue and len(self._held) < executor.capacity:
-                    self._begin(self._queue.popleft(), executor)
-                watch(self)
-                if self._held:
-                    for task, ending in executor.ended(LOOK_EVERY):
+        left = list(groups.values())
+        watch(self)
+        while left:
+            elsewhere: list[list[str]] = []  # what other commands are computing
+            try:
+                with closing(executor(self._begin(left, elsewhere))) as endings:
+                    for task, ending in endings:
                         self._finish(task, ending)
-                        self._held.pop(task).close()
-                else:
-                    time.sleep(LOOK_EVERY)  # for a run that another process is computing
-                for task, since in list(self._waiting.items()):
-                    if time.monotonic() - since > LOOK_ELSEWHERE_EVERY:
-                        del self._waiting[task]
-                        self._queue.append(task)
-            watch(self)
-        except BaseException:
-            executor.close()  # before the locks: others may begin these runs then
-            raise
-        finally:
-            for locks in self._held.values():
-                locks.close()
+                        self._locks.pop(task).close()
+                        watch(self)
+            finally:  # the executor has stopped: others may begin these runs
+                for locks in list(self._locks.values()):
+                    locks.close()
+            if elsewhere:
+                watch(self)
+                time.sleep(LOOK_ELSEWHERE_EVERY)
+            left = elsewhere
 
-    def _task(self, keys: Sequence[str]) -> Task:
-        return Task(
-            self._family,
-            tuple(self.runs[key].config for key in keys),
-            tuple(self.identities[key] for key in keys),
-            self._store.checkpoint(keys[0]),
-        )
-
-    def _begin(self, task: Task, executor: Executor) -> None:
-        """Starts a task unless another process is computing it, or has just finished it."""
-        keys, locks = task.keys, ExitStack()
-        for key in keys:
-            lock = self._store.lock(key)
-            if lock is None:
+    def _begin(self, groups: Iterable[list[str]], elsewhere: list[list[str]]) -> Iterator[Task]:
+        """Yields the tasks that no other command is computing, or has just finished."""
+        for keys in groups:
+            locks = ExitStack()
+            taken = [self._store.lock(key) for key in keys]
+            for lock in taken:
+                if lock is not None:
+                    locks.callback(lock.release)
+            if None in taken:
                 locks.close()
-                self._waiting[task] = time.monotonic()
-                self.elsewhere.update(keys)
-                return
-            locks.callback(lock.release)
-        self.elsewhere.difference_update(keys)
-        self._collect(keys)
-        left = [key for key in keys if key not in self.done]
-        if not left:
-            locks.close()
-            return
-        if left != keys:
-            task = self._task(left)
-        first_time = tuple(left) not in self._attempts
-        for key in left:
-            self._store.drop(key, LEFTOVERS)
-            if first_time and key in self._fresh:
-                self._store.drop(key, CHECKPOINTS)
-        self._held[task] = locks
-        self.running.update(dict.fromkeys(left, time.monotonic()))
-        executor.start(task)
+                elsewhere.append(keys)
+                continue
+            self._collect(keys)
+            left = [key for key in keys if key not in self.done]
+            if not left:
+                locks.close()
+                continue
+            for key in left:
+                self._store.drop(key, LEFTOVERS)
+                if key in self._fresh:
+                    self._store.drop(key, CHECKPOINTS)
+            task = Task(
+                self._family,
+                tuple(self.runs[key].config for key in left),
+                tuple(self._identities[key] for key in left),
+                self._store.checkpoint(left[0]),
+            )
+            self._locks[task] = locks
+            yield task
 
     def _finish(self, task: Task, ending: Ending) -> None:
-        keys = task.keys
-        for key in keys:
-            del self.running[key]
-        attempts = self._attempts[tuple(keys)] = self._attempts.get(tuple(keys), 0) + 1
-        if isinstance(ending, Lost):
-            if attempts < ATTEMPTS:
-                self._queue.append(task)
-                return
-            ending = Failed(f"{ending.reason}, {attempts} times")
-        for place, key in enumerate(keys):
-            identity = self.identities[key]
+        for place, identity in enumerate(task.identities):
+            key = identity.key
             about = {
                 "experiment": self._experiment.label,
                 "name": self.runs[key].name,
                 # runs computed together share the time
-                "seconds": round(ending.seconds / len(keys), 3),
-                "attempts": attempts,
+                "seconds": round(ending.seconds / len(task.identities), 3),
             }
             if isinstance(ending, Failed):
-                record = self._store.keep_failure(
+                self.failed[key] = self._store.keep_failure(
                     identity, ending.reason, trace=ending.trace, **about
                 )
-                self.failed[key] = record
             else:
                 table = self.done[key] = ending.tables[place]
-                record = self._store.keep(identity, table, warnings=ending.warnings, **about)
-                self.estimator.learn(record)
+                self._store.keep(identity, table, warnings=ending.warnings, **about)
 
     def _collect(self, keys: Iterable[str]) -> None:
         """Loads the results that exist, unless they are to be computed again."""
@@ -248,7 +165,7 @@ def run_experiment(
     experiment: Experiment,
     results: Path,
     *,
-    executor: Executor | None = None,
+    executor: Executor = compute_here,
     fresh: bool = False,
     watch: Watch = lambda schedule: None,
 ) -> Outcome:
@@ -260,7 +177,7 @@ def run_experiment(
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     schedule = Schedule(experiment, RunStore(results), fresh)
-    schedule.carry_out(executor or ThisProcess(), watch)
+    schedule.carry_out(executor, watch)
     reused = len(schedule.found)
     computed = len(schedule.done) - reused
     if schedule.failed:

@@ -132,8 +132,7 @@ class RunRecord(BaseModel):
     experiment: str  # the first one that requested it
     name: str  # distinguishes it within that experiment
     finished: str  # UTC
-    seconds: float  # of the last attempt
-    attempts: int = 1
+    seconds: float
     machine: str
     warnings: list[str] = []
     reason: str | None = None  # why it failed
@@ -160,10 +159,6 @@ class RunStore:
         except (OSError, ValidationError):
             return None
         return record if record.key == record.identity.key == key else None
-
-    def records(self) -> Iterator[RunRecord]:
-        """Yields all readable records."""
-        return (record for key in self if (record := self.record(key)) is not None)
 
     def state(self, key: str) -> State:
         """Returns the state of a run."""
@@ -209,7 +204,8 @@ class RunStore:
         """
         folder = self.folder / key
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, blocking=False, is_singleton=False)
+        # not of a thread: joblib's takes it, and ours gives it back
+        lock = FileLock(folder / LOCK, blocking=False, is_singleton=False, thread_local=False)
         try:
             lock.acquire()
         except Timeout:
