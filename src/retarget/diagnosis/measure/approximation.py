@@ -150,7 +150,7 @@ def feature_count(features: int | None, n: int) -> int:
     """Returns the given number of Nyström features, or as many as are quick for n rows."""
     if features is not None:
         return features
-    affordable = int(math.sqrt(FEATURE_WORK / n) / FEATURE_STEP) * FEATURE_STEP
+    affordable = round(math.sqrt(FEATURE_WORK / n) / FEATURE_STEP) * FEATURE_STEP
     return min(max(FEWEST_FEATURES, affordable), MOST_FEATURES)
 
 
