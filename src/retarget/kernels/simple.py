@@ -330,7 +330,6 @@ class PrecomputedKernel(Kernel):
             raise InvalidInputError(
                 f"K has shape {tuple(gram.shape)}; expected (n, n), a Gram matrix"
             )
-        require_finite("K", gram)
         require_symmetric("K", gram)
         self.K = gram.clone()
 
@@ -344,9 +343,10 @@ class PrecomputedKernel(Kernel):
                 f"{name} has dtype {rows.dtype} and shape {tuple(rows.shape)}; with a precomputed "
                 "K, samples are its row numbers: expected a flat array of integers"
             )
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.K):
+        least, most = map(int, rows.aminmax()) if len(rows) else (0, 0)
+        if len(rows) and not 0 <= least <= most < len(self.K):
             raise InvalidInputError(
-                f"{name} has row numbers from {int(rows.min())} to {int(rows.max())}; expected "
+                f"{name} has row numbers from {least} to {most}; expected "
                 f"0 to {len(self.K) - 1}, the rows of the precomputed K"
             )
         return rows.to(device=self.K.device, dtype=torch.int64)

@@ -193,8 +193,8 @@ class TargetCorrector(Resumable):
         stop, corrected = len(self._sweep) + count, [self._waiting[:0, 0]]
         for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
             now, later = self._waiting.tensor_split([rows.stop - rows.start])
-            seen = self._intake.seen(rows)
-            corrected.append(self._sweep.correct(seen, now[:, 0], size, now[:, 1]))
+            seen, start = self._intake.seen(rows), now[:, 1] if self._intake.has_start else None
+            corrected.append(self._sweep.correct(seen, now[:, 0], size, start))
             self._waiting = later
             self._sweep.warn_once()
         self._waiting = self._waiting.clone()  # a view would keep the whole portion in memory

@@ -45,6 +45,7 @@ MEANINGFUL_DIGITS = 2.0
 CHUNK = 4096  # rows of random numbers that are made at a time
 PROBES = 2  # random vectors that show whether the condition is worth estimating
 SLACK = 1e3  # the factor by which they may underestimate it, with a probability of 6e-4
+FEW_ROWS = 64  # up to this many, skipping half of a square takes longer than computing it
 ITERATIONS = 5  # of the estimate of a norm; usually two or three are enough
 
 
@@ -106,19 +107,31 @@ def random_probes(start: int, like: Tensor) -> Tensor:
     $(v^\top x)^2$ is below $1/s$ with a probability of about $0.8/\sqrt s$, even if v has only two
     entries that are not 0. (Random signs would often cancel there.)
     """
+    return rows_of_chunks(_probe_chunk, start, like)
+
+
+def rows_of_chunks(
+    chunk: Callable[[int, int, torch.dtype, torch.device], Tensor], start: int, like: Tensor
+) -> Tensor:
+    """Rows for those of `like`, from this position on, of numbers that are made CHUNK at a time.
+
+    `chunk(first, stop, dtype, device)` makes them, and keeps the last: a few rows at a time come
+    from the same chunk.
+    """
     stop = start + like.shape[-2]
-    first, last = start // CHUNK, (stop - 1) // CHUNK
-    chunks = [_probes(chunk, like.dtype, like.device) for chunk in range(first, last + 1)]
-    together = chunks[0] if first == last else torch.cat(chunks)
-    return together[start - first * CHUNK : stop - first * CHUNK]
+    begin = start - start % CHUNK
+    kind = like.dtype, like.device
+    chunks = [chunk(first, first + CHUNK, *kind) for first in range(begin, max(stop, 1), CHUNK)]
+    together = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+    return together[start - begin : stop - begin]
 
 
-@lru_cache(maxsize=8)  # few rows at a time come from the same chunk
-def _probes(chunk: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    numbers = torch.arange(PROBES * CHUNK * chunk, PROBES * CHUNK * (chunk + 1), device=device)
+@lru_cache(maxsize=8)
+def _probe_chunk(first: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    numbers = torch.arange(PROBES * first, PROBES * stop, device=device)
     scrambled = numbers * -7046029254386353131
     scrambled = (scrambled ^ (scrambled >> 32)) * -2960836687156548461
-    return (scrambled.to(dtype) * (math.sqrt(3) / 2**63)).reshape(CHUNK, PROBES)
+    return (scrambled.to(dtype) * (math.sqrt(3) / 2**63)).reshape(-1, PROBES)
 
 
 def probed_condition(probed: Tensor) -> Tensor:
@@ -179,16 +192,17 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
-    if 4 * rhs.shape[0] < rhs.shape[1] and L.is_contiguous():  # half the time for few rows
-        return solve_lower(L, rhs.mT).mT
+    if 4 * rhs.shape[0] < rhs.shape[1]:  # half the time for few rows, if L is in one piece
+        return solve_lower(L.contiguous(), rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
     return x
 
 
 def subtract_square(M: Tensor, part: Tensor) -> None:
     r"""$M - A A^\top$ in place; of the upper triangle, only what a lower half reads is computed."""
-    half = M.shape[0] // 2
-    M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
+    half = M.shape[0] // 2 if M.shape[0] > FEW_ROWS else 0
+    if half:
+        M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
     M[half:].addmm_(part[half:], part.mT, alpha=-1)
 
 
@@ -223,11 +237,15 @@ class _Panel:
 
     @property
     def left(self) -> Tensor:
-        return self.left_rows[: self.used]
+        return self.left_rows if self.full else self.left_rows[: self.used]
 
     @property
     def triangle(self) -> Tensor:
-        return self.square[: self.used, : self.used]
+        return self.square if self.full else self.square[: self.used, : self.used]
+
+    @property
+    def full(self) -> bool:
+        return self.used == self.square.shape[0]
 
 
 @dataclass(frozen=True)
@@ -235,18 +253,13 @@ class NewRows:
     """Rows computed for L that are not part of it yet."""
 
     panel: _Panel
-    left: Tensor
-    middle: Tensor
-    corner: Tensor
+    past: Tensor  # (m, n)
+    corner: Tensor  # (m, m)
     roots: Tensor  # (m, 1) of their diagonal entries in gamma I + K
 
     def solve(self, rhs: Tensor, solved: Tensor) -> Tensor:
         """The new rows of $L^{-1} B$, given those before them."""
-        before = self.left.shape[1]
-        for part, past in ((self.left, solved[:before]), (self.middle, solved[before:])):
-            if len(past):
-                rhs = torch.addmm(rhs, part, past, alpha=-1)
-        return solve_lower(self.corner, rhs)
+        return solve_lower(self.corner, less_product(rhs, self.past, solved.mT))
 
 
 class GrowingCholesky:
@@ -279,31 +292,27 @@ class GrowingCholesky:
         n, m = len(self), len(K_rows)
         panel = self._panel_for(K_rows)
         panel.claim()
-        used = panel.used
-        left = panel.left_rows[used : used + m]
+        left, square = (part[panel.used : panel.used + m] for part in (panel.left_rows, panel.square))
+        solved = K_rows.new_empty(m, n) if panel.used else left
         for past in self.panels:
-            if past is panel:
-                break
-            rhs = less_product(K_rows[:, past.rows], left[:, : past.start], past.left)
-            left[:, past.rows] = solve_lower_right(past.triangle, rhs)
-        middle = panel.square[used : used + m, :used]
-        if used:
-            rhs = less_product(K_rows[:, panel.start : n], left, panel.left)
-            middle.copy_(solve_lower_right(panel.triangle, rhs))
+            rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)
+            solved[:, past.rows] = solve_lower_right(past.triangle, rhs)
         schur = K_rows[:, n:].clone()
         roots = diagonal_roots(schur, self.gamma)
         schur.diagonal().add_(self.gamma)
-        for part in (left, middle):
-            if part.numel():
-                subtract_square(schur, part)
+        if n:
+            subtract_square(schur, solved)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
-        if m == len(panel.square):
+        if m == panel.square.shape[0]:
             panel.square = corner  # the whole panel at once: no copy
         else:
-            panel.square[used : used + m, used : used + m] = corner
-        return NewRows(panel, left, middle, corner, roots)
+            square[:, panel.used : panel.used + m] = corner
+        if panel.used:
+            left.copy_(solved[:, : panel.start])
+            square[:, : panel.used] = solved[:, panel.start :]
+        return NewRows(panel, solved, corner, roots)
 
     def commit(self, new: NewRows, rhs: Tensor | None = None) -> Tensor:
         r"""Makes the rows that `extend` computed part of the factor.

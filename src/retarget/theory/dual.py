@@ -75,8 +75,9 @@ class Window:
         coupling = (self.gram * self.shares[0]).tril_(-1)
         batch = int((memory.step_of == 0).sum())
         whole = m - m % batch
-        diagonal_blocks(coupling[:whole, :whole], batch).zero_()
-        coupling[whole:, whole:].zero_()
+        diagonal_blocks(coupling, batch).zero_()
+        if whole < m:
+            coupling[whole:, whole:].zero_()
         return coupling
 
     def spread(self, response: np.ndarray) -> Tensor:
@@ -308,9 +309,9 @@ def products(rows: Tensor, *groups: tuple[Tensor, ...]) -> list[tuple[Tensor, ..
 
 
 def diagonal_blocks(M: Tensor, size: int) -> Tensor:
-    """(m/size, size, size) the diagonal blocks of a square matrix, as a view."""
+    """(m/size, size, size) the whole diagonal blocks of a square matrix, as a view."""
     rows, columns = M.stride()
-    count = len(M) // size
+    count = M.shape[0] // size
     stride = (size * (rows + columns), rows, columns)
     return M.as_strided((count, size, size), stride, M.storage_offset())
 

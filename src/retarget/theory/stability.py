@@ -9,6 +9,7 @@ is looser, $2(1+\mu)$, but streams are not like that.)
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -25,6 +26,7 @@ from retarget.errors import (
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
+from retarget.theory.cholesky import rows_of_chunks
 from retarget.theory.dual import DualLearner, PrimalLearner, Window, diagonal_blocks
 from retarget.theory.losses import Loss, slope_product, steepest_slope
 
@@ -117,9 +119,10 @@ class GrowthWatch:
         self.seen = window.start + len(errors)
         probing, beside = math.isfinite(self.growth), window.beside()
         grown = self._grown(beside, targets, errors) if probing else errors
-        # on a GPU, reading numbers waits for all work before: so all three are read at once
-        largest = [each.abs().max() for each in (targets, errors, grown)]
-        target, error, growth = torch.stack(largest).tolist()
+        # on a GPU, reading numbers waits for all work before: so all of them are read at once
+        extremes = [extreme for each in (targets, errors, grown) for extreme in each.aminmax()]
+        found = torch.stack(extremes).tolist()
+        target, error, growth = (max(-found[i], found[i + 1]) for i in (0, 2, 4))
         self.largest_target = max(self.largest_target, target)
         if not math.isfinite(error):
             row = window.start if self._length is None else window.start % self._length
@@ -274,9 +277,14 @@ def _warn(what: str, learner: SGD, limit: float) -> None:
 
 def _signs(start: int, like: Tensor) -> Tensor:
     """(m, 1) the probe's targets from this position on, however the stream is split."""
-    position = torch.arange(start, start + len(like), device=like.device)
+    return rows_of_chunks(_sign_chunk, start, like)
+
+
+@lru_cache(maxsize=8)
+def _sign_chunk(first: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    position = torch.arange(first, stop, device=device)
     scrambled = (position * 2654435761) >> 7  # Knuth's multiplicative hash
-    return ((scrambled & 1) * 2 - 1).to(like.dtype)[:, None]
+    return ((scrambled & 1) * 2 - 1).to(dtype)[:, None]
 
 
 def require_converging(
