@@ -292,7 +292,9 @@ class GrowingCholesky:
         n, m = len(self), len(K_rows)
         panel = self._panel_for(K_rows)
         panel.claim()
-        left, square = (part[panel.used : panel.used + m] for part in (panel.left_rows, panel.square))
+        left, square = (
+            part[panel.used : panel.used + m] for part in (panel.left_rows, panel.square)
+        )
         solved = K_rows.new_empty(m, n) if panel.used else left
         for past in self.panels:
             rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)

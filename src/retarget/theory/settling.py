@@ -11,6 +11,7 @@ also the limit $\gamma_o \to 0$.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from retarget.theory.cholesky import (
     solve_lower_transposed,
 )
 from retarget.theory.dual import Window, diagonal_blocks
+from retarget.theory.response import StepResponse
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
@@ -55,7 +57,7 @@ class Settling:
         If the aim is a function of the kernel's space (`in_range`), there is a solution even if
         the kernel of a block is singular.
         """
-        ends = _block_ends(window, block_size)
+        ends = _block_ends(window.memory, block_size)
         share = _own_share(window, ends)
         blocks = self._inverted(window, block_size, in_range)
         coupling = window.gram
@@ -83,7 +85,7 @@ class Settling:
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
         """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, for each block separately."""
-        share = _own_share(window, _block_ends(window, block_size))
+        share = _own_share(window, _block_ends(window.memory, block_size))
         blocks = self._inverted(window, block_size, in_range=False)
         errors = blocks.solve(gap) / share[:, None]
         coupling = diagonal_blocks(window.coupling, block_size)
@@ -206,10 +208,11 @@ def _cholesky_solve(factors: Tensor, rhs: Tensor) -> Tensor:
     return solve_lower_transposed(factors, solve_lower(factors, rhs))
 
 
-def _block_ends(window: Window, block_size: int) -> np.ndarray:
+@lru_cache(maxsize=8)
+def _block_ends(memory: StepResponse, block_size: int) -> np.ndarray:
     """(m,) the step of the window before which each sample's block has been learned."""
-    last = (np.arange(len(window.gram)) // block_size + 1) * block_size - 1
-    ends: np.ndarray = window.memory.step_of[last] + 1
+    last = (np.arange(len(memory.step_of)) // block_size + 1) * block_size - 1
+    ends: np.ndarray = memory.step_of[last] + 1
     return ends
 
 
