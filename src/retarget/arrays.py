@@ -357,7 +357,7 @@ class Sharers(Generic[T]):
         self._found: list[ref[T]] = []
 
     def __iter__(self) -> Iterator[T]:
-        return (each for found in self._found if (each := found()) is not None)
+        return iter([each for found in self._found if (each := found()) is not None])
 
     def add(self, *more: T) -> None:
         """Adds objects, and drops those that are no longer there."""

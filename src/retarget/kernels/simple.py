@@ -343,8 +343,8 @@ class PrecomputedKernel(Kernel):
                 f"{name} has dtype {rows.dtype} and shape {tuple(rows.shape)}; with a precomputed "
                 "K, samples are its row numbers: expected a flat array of integers"
             )
-        least, most = map(int, rows.aminmax()) if len(rows) else (0, 0)
-        if len(rows) and not 0 <= least <= most < len(self.K):
+        least, most = map(int, rows.aminmax()) if rows.numel() else (0, 0)
+        if not 0 <= least <= most < self.K.shape[0]:
             raise InvalidInputError(
                 f"{name} has row numbers from {least} to {most}; expected "
                 f"0 to {len(self.K) - 1}, the rows of the precomputed K"
@@ -352,7 +352,9 @@ class PrecomputedKernel(Kernel):
         return rows.to(device=self.K.device, dtype=torch.int64)
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
-        return self.K[A[:, None], B[None, :]]
+        if 2 * B.shape[0] < self.K.shape[0]:
+            return self.K[A[:, None], B[None, :]]
+        return self.K[A].gather(1, B.expand(A.shape[0], -1))  # whole rows: a third of the time
 
     def _diag(self, A: Tensor) -> Tensor:
         return self.K.diagonal()[A]

@@ -155,9 +155,10 @@ class TargetCorrector(Resumable):
         """
         after = self.fork()
         new = torch.stack(after._intake.take(X, Y, initial), dim=1)
-        if len(new):
+        if new.shape[0]:
             after._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
-        targets = after._correct(after.waiting - after.waiting % self.block_size)
+        waiting = len(after._intake) - len(after._sweep)
+        targets = after._correct(waiting - waiting % self.block_size)
         self._become(after)
         return targets
 

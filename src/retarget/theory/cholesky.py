@@ -276,20 +276,29 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        self._roots = GrowingRows()  # (n, 1) of the diagonal of gamma I + K
-        self._solved = GrowingRows()  # (n, c + PROBES) L^-1 of the right-hand sides and the probes
+        # (n, 1 + c + PROBES) the roots of the diagonal of gamma I + K, and L^-1 of the right-hand
+        # sides and the probes
+        self._columns = GrowingRows()
         self._estimated = 0  # rows at the last estimate of the condition
         self._warned = False
 
     def __len__(self) -> int:
         return self.panels[-1].rows.stop if self.panels else 0
 
+    @property
+    def _roots(self) -> Tensor:
+        return self._columns.rows[:, :1]
+
+    @property
+    def _solved(self) -> Tensor:
+        return self._columns.rows[:, 1:]
+
     def extend(self, K_rows: Tensor) -> NewRows:
         """Computes new rows of L from the samples' kernel (m, n + m) to the past and themselves.
 
         `commit` makes them part of the factor; otherwise they are dropped.
         """
-        n, m = len(self), len(K_rows)
+        n, m = len(self), K_rows.shape[0]
         panel = self._panel_for(K_rows)
         panel.claim()
         left, square = (
@@ -324,15 +333,14 @@ class GrowingCholesky:
         """
         probes = new.roots * random_probes(len(self), new.roots)
         joined = probes if rhs is None else torch.cat([rhs, probes], dim=1)
-        solved = new.solve(joined, self._solved.rows if self.panels else joined[:0])
+        solved = new.solve(joined, self._solved if self.panels else joined[:0])
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:  # the last panel is closed for good: drop the rows it did not use
                 last = self.panels[-1]
                 last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
-        new.panel.used += len(new.corner)
-        self._roots.append(new.roots)
-        self._solved.append(solved)
+        new.panel.used += new.corner.shape[0]
+        self._columns.append(torch.cat([new.roots, solved], dim=1))
         return solved[:, :-PROBES]
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
@@ -343,7 +351,7 @@ class GrowingCholesky:
         fork.panels = [*self.panels[:-1], *map(shallow, self.panels[-1:])]
         for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):
             pair[0].sharers.add(*pair)
-        fork._roots, fork._solved = self._roots.fork(), self._solved.fork()
+        fork._columns = self._columns.fork()
         return fork
 
     def solve_lower(self, rhs: Tensor) -> Tensor:
@@ -382,7 +390,7 @@ class GrowingCholesky:
             "warned": self._warned,
         }
         if self.panels:
-            state |= {"roots": self._roots.rows, "solved": self._solved.rows}
+            state |= {"roots": self._roots, "solved": self._solved}
         for i, panel in enumerate(self.panels):
             state[f"room{i}"], state[f"left{i}"] = len(panel.square), panel.left
             state[f"triangle{i}"] = panel.triangle.tril()  # its upper half is not defined
@@ -408,9 +416,10 @@ class GrowingCholesky:
             self.panels.append(panel)
             n += used
         if n:
-            self._roots.append(require_shape("roots", state["roots"], n, 1))
-            self._solved.append(require_shape("solved", state["solved"], n, PROBES + columns))
-            least = float(self._roots.rows.min())
+            roots = require_shape("roots", state["roots"], n, 1)
+            solved = require_shape("solved", state["solved"], n, PROBES + columns)
+            self._columns.append(torch.cat([roots, solved], dim=1))
+            least = float(roots.min())
             if not least > 0:
                 raise InvalidInputError(f"roots holds {least:g}; expected numbers above 0")
 
@@ -419,7 +428,7 @@ class GrowingCholesky:
         """Estimates the condition number of H, from a few solves and products with the factor."""
         if not self.panels:
             return 1.0
-        return float(scaled_condition(self._roots.rows, self.solve, self.product))
+        return float(scaled_condition(self._roots, self.solve, self.product))
 
     def warn_once(self) -> bool:
         """Warns once if solutions lose their digits; returns whether it has ever warned.
@@ -430,7 +439,7 @@ class GrowingCholesky:
         grown = 2 * len(self) >= 3 * self._estimated
         if self.panels and grown and not self._warned:
             self._estimated = len(self)
-            probed = self._solved.rows[:, -PROBES:]
+            probed = self._solved[:, -PROBES:]
             if not bool(probed_condition(probed) < plenty(probed.dtype)):
                 self._warned = warn_if_meaningless("gamma I + K", self.condition, probed.dtype)
         return self._warned
@@ -445,8 +454,8 @@ class GrowingCholesky:
         return not_positive_definite(schur, self.gamma, row)
 
     def _panel_for(self, K_rows: Tensor) -> _Panel:
-        n, m = len(self), len(K_rows)
-        if self.panels and self.panels[-1].used + m <= len(self.panels[-1].square):
+        n, m = len(self), K_rows.shape[0]
+        if self.panels and self.panels[-1].used + m <= self.panels[-1].square.shape[0]:
             return self.panels[-1]
         rows = max(m, panel_rows(K_rows.device)) if self._roomy else m
         require_memory(

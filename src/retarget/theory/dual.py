@@ -60,9 +60,9 @@ class Window:
         self.gram, self.memory, self._past = gram, memory, past
         self._past_beside = past_beside
 
-    @cached_property
-    def shares(self) -> Tensor:
-        """(parts, m) what each error leaves in the weights (and velocity) after the window."""
+    @property
+    def shares(self) -> tuple[Tensor, ...]:
+        """(m, 1) what each error leaves in the weights (and in the velocity) after the window."""
         return _shares(self.memory, self.gram.dtype, self.gram.device)
 
     @cached_property
@@ -138,7 +138,7 @@ class Window:
         self, errors: Tensor, loss: Loss = "squared", start: Tensor | None = None
     ) -> Tensor:
         """(m, c) the targets on which the learner makes these errors; the inverse of `errors`."""
-        logits = self._inherited_on_the_way() + self.coupling @ errors
+        logits = torch.addmm(self._inherited_on_the_way(), self.coupling, errors)
         return errors + outputs(logits if start is None else logits + start, loss)
 
     def _inherited_on_the_way(self) -> Tensor:
@@ -146,12 +146,13 @@ class Window:
 
     def deposits(self, errors: Tensor) -> tuple[Tensor, ...]:
         """(m, c) what these errors leave in the weights and in the velocity after the window."""
-        return tuple(share[:, None] * errors for share in self.shares)
+        return tuple(share * errors for share in self.shares)
 
 
 @lru_cache(maxsize=8)
-def _shares(memory: StepResponse, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.as_tensor(memory.deposit[:, memory.step_of], dtype=dtype, device=device)
+def _shares(memory: StepResponse, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    by_sample = memory.deposit[:, memory.step_of, None]
+    return tuple(torch.as_tensor(by_sample, dtype=dtype, device=device))
 
 
 def _spread(
@@ -166,7 +167,7 @@ def _reach(memory: StepResponse, dtype: torch.dtype, device: torch.device) -> Te
     if memory.responses is not None:
         return _spread(memory.responses[0][memory.step_of], memory, dtype, device)
     m, batch = len(memory.step_of), int((memory.step_of == 0).sum())
-    reach = _shares(memory, dtype, device).expand(m, m).tril(-1)
+    reach = _shares(memory, dtype, device)[0].mT.expand(m, m).tril(-1)
     diagonal_blocks(reach, batch).zero_()
     whole = m - m % batch
     reach[whole:, whole:].zero_()
@@ -220,7 +221,7 @@ class DualLearner:
 
         `beside` are the `parts` of another learner of the same kind, which meets the same samples.
         """
-        n, memory = len(self), step_response(self.learner, self.steps, len(K_rows))
+        n, memory = len(self), step_response(self.learner, self.steps, K_rows.shape[0])
         past, other = products(K_rows[:, :n], self.parts, beside)
         return Window(n, K_rows[:, n:], past, memory, self.steps, past_beside=other)
 
