@@ -26,7 +26,6 @@ own coefficient than a warning says, and the function hardly depends on them.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -40,11 +39,10 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.state_files import require_shape
+from retarget.theory.probes import PROBES, random_probes
 
 MEANINGFUL_DIGITS = 2.0
-CHUNK = 4096  # rows of random numbers that are made at a time
-PROBES = 2  # random vectors that show whether the condition is worth estimating
-SLACK = 1e3  # the factor by which they may underestimate it, with a probability of 6e-4
+SLACK = 1e3  # the probes may underestimate a condition so much, with a probability of 6e-4
 FEW_ROWS = 64  # up to this many, skipping half of a square takes longer than computing it
 ITERATIONS = 5  # of the estimate of a norm; usually two or three are enough
 
@@ -98,40 +96,6 @@ def diagonal_roots(K: Tensor, gamma: float = 0.0) -> Tensor:
     Of |K|, so that a negative entry, of which rounding is left when gamma is added, counts fully.
     """
     return (K.diagonal(dim1=-2, dim2=-1).abs() + gamma).sqrt()[..., None]
-
-
-def random_probes(start: int, like: Tensor) -> Tensor:
-    r"""(m, PROBES) random numbers of variance 1 for the rows of `like`, from this position on.
-
-    They are the same however a stream is split. For a unit vector $v$ and a column $x$ of them,
-    $(v^\top x)^2$ is below $1/s$ with a probability of about $0.8/\sqrt s$, even if v has only two
-    entries that are not 0. (Random signs would often cancel there.)
-    """
-    return rows_of_chunks(_probe_chunk, start, like)
-
-
-def rows_of_chunks(
-    chunk: Callable[[int, int, torch.dtype, torch.device], Tensor], start: int, like: Tensor
-) -> Tensor:
-    """Rows for those of `like`, from this position on, of numbers that are made CHUNK at a time.
-
-    `chunk(first, stop, dtype, device)` makes them, and keeps the last: a few rows at a time come
-    from the same chunk.
-    """
-    stop = start + like.shape[-2]
-    begin = start - start % CHUNK
-    kind = like.dtype, like.device
-    chunks = [chunk(first, first + CHUNK, *kind) for first in range(begin, max(stop, 1), CHUNK)]
-    together = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
-    return together[start - begin : stop - begin]
-
-
-@lru_cache(maxsize=8)
-def _probe_chunk(first: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    numbers = torch.arange(PROBES * first, PROBES * stop, device=device)
-    scrambled = numbers * -7046029254386353131
-    scrambled = (scrambled ^ (scrambled >> 32)) * -2960836687156548461
-    return (scrambled.to(dtype) * (math.sqrt(3) / 2**63)).reshape(-1, PROBES)
 
 
 def probed_condition(probed: Tensor) -> Tensor:
@@ -259,7 +223,8 @@ class NewRows:
 
     def solve(self, rhs: Tensor, solved: Tensor) -> Tensor:
         """The new rows of $L^{-1} B$, given those before them."""
-        return solve_lower(self.corner, less_product(rhs, self.past, solved.mT))
+        columns = solved.mT.contiguous()  # the product with few columns takes half the time
+        return solve_lower(self.corner, less_product(rhs, self.past, columns))
 
 
 class GrowingCholesky:
@@ -301,9 +266,8 @@ class GrowingCholesky:
         n, m = len(self), K_rows.shape[0]
         panel = self._panel_for(K_rows)
         panel.claim()
-        left, square = (
-            part[panel.used : panel.used + m] for part in (panel.left_rows, panel.square)
-        )
+        rows = slice(panel.used, panel.used + m)
+        left, square = panel.left_rows[rows], panel.square[rows]
         solved = K_rows.new_empty(m, n) if panel.used else left
         for past in self.panels:
             rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)
@@ -319,7 +283,7 @@ class GrowingCholesky:
         if m == panel.square.shape[0]:
             panel.square = corner  # the whole panel at once: no copy
         else:
-            square[:, panel.used : panel.used + m] = corner
+            square[:, rows] = corner
         if panel.used:
             left.copy_(solved[:, : panel.start])
             square[:, : panel.used] = solved[:, panel.start :]

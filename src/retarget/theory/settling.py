@@ -24,12 +24,12 @@ from retarget.theory.cholesky import (
     needed_jitter,
     plenty,
     probed_condition,
-    random_probes,
     scaled_condition,
     solve_lower,
     solve_lower_transposed,
 )
 from retarget.theory.dual import Window, diagonal_blocks
+from retarget.theory.probes import random_probes
 from retarget.theory.response import StepResponse
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a

@@ -9,7 +9,6 @@ is looser, $2(1+\mu)$, but streams are not like that.)
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -26,9 +25,9 @@ from retarget.errors import (
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import rows_of_chunks
 from retarget.theory.dual import DualLearner, PrimalLearner, Window, diagonal_blocks
 from retarget.theory.losses import Loss, slope_product, steepest_slope
+from retarget.theory.probes import random_signs
 
 # Errors this many times the largest target are no longer explained by the targets. At the
 # rates that we call stable they stay below four times it on random streams.
@@ -136,7 +135,7 @@ class GrowthWatch:
 
     def _grown(self, window: Window, targets: Tensor, errors: Tensor) -> Tensor:
         """(m, 1) the probe's errors; (m, c) with cross-entropy, whose outputs are coupled."""
-        signs = _signs(window.start, errors)
+        signs = random_signs(window.start, errors)
         if self.loss == "squared":
             return window.errors(signs)
         p = targets - errors
@@ -273,18 +272,6 @@ def _warn(what: str, learner: SGD, limit: float) -> None:
         f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable",
         DivergenceWarning,
     )
-
-
-def _signs(start: int, like: Tensor) -> Tensor:
-    """(m, 1) the probe's targets from this position on, however the stream is split."""
-    return rows_of_chunks(_sign_chunk, start, like)
-
-
-@lru_cache(maxsize=8)
-def _sign_chunk(first: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    position = torch.arange(first, stop, device=device)
-    scrambled = (position * 2654435761) >> 7  # Knuth's multiplicative hash
-    return ((scrambled & 1) * 2 - 1).to(dtype)[:, None]
 
 
 def require_converging(
