@@ -287,10 +287,9 @@ def require_symmetric(name: str, K: Tensor) -> None:
     A matrix that is neither rejected for the one nor for the other is read only once.
     """
     extremes = [extreme for _, _, gap in _asymmetry(K) for extreme in gap.aminmax()]
-    worst = torch.stack([*extremes, K.diagonal().abs().max()]).abs()
-    largest, scale = torch.stack([worst[:-1].max(), worst[-1]]).tolist()
+    *gaps, scale = torch.stack([*extremes, K.diagonal().abs().max()]).tolist()
     tolerance = 1e3 * torch.finfo(K.dtype).eps * scale
-    if largest <= tolerance:
+    if all(abs(gap) <= tolerance for gap in gaps):
         return
     require_finite(name, K)  # NaN and infinity have no difference that is below anything
     for i, j, gap in _asymmetry(K):
@@ -358,12 +357,12 @@ class Sharers(Generic[T]):
         self._found: list[ref[T]] = []
 
     def __iter__(self) -> Iterator[T]:
-        return (each for found in self._found if (each := found()) is not None)
+        return iter([each for found in self._found if (each := found()) is not None])
 
     def add(self, *more: T) -> None:
         """Adds objects, and drops those that are no longer there."""
-        living = {id(each): each for each in (*self, *more)}
-        self._found = [ref(each) for each in living.values()]
+        self._found = [found for found in self._found if found() is not None]
+        self._found += [new for new in map(ref, more) if new not in self._found]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sharers, ()
@@ -372,7 +371,7 @@ class Sharers(Generic[T]):
 def shallow(thing: T) -> T:
     """A copy that shares every attribute: as `copy.copy`, at a tenth of the price."""
     twin: T = object.__new__(type(thing))
-    vars(twin).update(vars(thing))
+    twin.__dict__.update(thing.__dict__)
     return twin
 
 
@@ -392,6 +391,11 @@ class GrowingRows:
         return self._size
 
     @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of the rows; None before the first."""
+        return None if self._buffer is None else self._buffer.dtype
+
+    @property
     def rows(self) -> Tensor:
         """All rows so far, as a view."""
         if self._buffer is None:
@@ -400,12 +404,11 @@ class GrowingRows:
 
     def append(self, rows: Tensor) -> None:
         """Appends a copy of `rows`."""
-        size = self._size + len(rows)
-        dtype = rows.dtype
-        if self._buffer is not None:
-            dtype = _lossless_dtype(self._buffer[: self._size], rows)
-        full = self._buffer is None or size > len(self._buffer) or dtype != self._buffer.dtype
-        taken = len(rows) > 0 and any(
+        size, dtype = self._size + rows.shape[0], rows.dtype
+        if self._buffer is not None and self._buffer.dtype != dtype:
+            dtype = _lossless_dtype(self.rows, rows)
+        full = self._buffer is None or size > self._buffer.shape[0] or dtype != self._buffer.dtype
+        taken = size > self._size and any(
             other._size > self._size and other._sharers is self._sharers for other in self._sharers
         )
         if self._buffer is None or full or taken:
@@ -433,8 +436,6 @@ class GrowingRows:
 
 def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
     """The smallest dtype that represents the numbers of both exactly."""
-    if one.dtype == other.dtype:
-        return one.dtype
     # NumPy's rules, because torch promotes int64 and float32 to float32. NumPy has no bfloat16.
     names = ["float32" if part.dtype == torch.bfloat16 else _name(part) for part in (one, other)]
     dtype: torch.dtype = getattr(torch, np.promote_types(*names).name)

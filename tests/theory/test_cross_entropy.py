@@ -19,9 +19,9 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
-from retarget.theory import stability
 from retarget.theory.dual import DualLearner
 from retarget.theory.offline import logistic
+from retarget.theory.probes import random_signs
 from retarget.theory.stability import GrowthWatch
 from support.problems import (
     assert_same,
@@ -174,7 +174,7 @@ def test_the_probe_is_the_learners_derivative(outputs):
     window = DualLearner(learner).window(K)
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], loss=CE)
     watch.follow(window, Y, window.errors(Y, CE))
-    signs = stability._signs(0, Y) * torch.tensor([1.0, -1.0, 1.0])[:outputs]
+    signs = random_signs(0, Y) * torch.tensor([1.0, -1.0, 1.0])[:outputs]
     up, down = (window.errors(Y + nudge * signs, CE) for nudge in (1e-5, -1e-5))
     assert watch.growth == pytest.approx(float((up - down).abs().max()) / 2e-5, rel=1e-6)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.errors import DivergedError, DivergenceWarning
+from retarget.theory.probes import CHUNK, random_probes, random_signs
 from retarget.theory.stability import largest_stable_lr
 from support.problems import core_functions, make_stream, panels_of
 
@@ -157,3 +158,14 @@ def test_with_momentum_the_limit_is_what_separates(nesterov):
     assert np.abs(rt.prequential_errors(K, Y, rt.SGD(0.9 * limit, **options))).max() < 50
     with pytest.warns(DivergenceWarning, match=r"below 0\.2 it would be stable"):
         rt.prequential_errors(K, Y, rt.SGD(2 * limit, **options))
+
+
+@pytest.mark.parametrize("numbers", [random_probes, random_signs])
+def test_random_numbers_are_the_same_however_a_stream_is_split(numbers):
+    n = 2 * CHUNK + 30
+    whole, start = numbers(0, torch.empty(n, 1, dtype=torch.float64)), 0
+    for rows in (20, CHUNK - 30, 20, CHUNK, n - 2 * CHUNK - 10):  # some reach into the next chunk
+        part = numbers(start, torch.empty(rows, 3, dtype=torch.float64))
+        assert torch.equal(part, whole[start : start + rows])
+        start += rows
+    assert start == n

@@ -1,11 +1,11 @@
 """The iterative correction of a stream while it arrives (Proposition 4.2)."""
 
-import copy
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from retarget.arrays import shallow
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
@@ -155,9 +155,10 @@ class TargetCorrector(Resumable):
         """
         after = self.fork()
         new = torch.stack(after._intake.take(X, Y, initial), dim=1)
-        if len(new):
+        if new.shape[0]:
             after._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
-        targets = after._correct(after.waiting - after.waiting % self.block_size)
+        waiting = len(after._intake) - len(after._sweep)
+        targets = after._correct(waiting - waiting % self.block_size)
         self._become(after)
         return targets
 
@@ -190,13 +191,15 @@ class TargetCorrector(Resumable):
     def _correct(self, count: int) -> Any:
         if self._waiting is None:
             return self._intake.give(torch.empty(0, max(1, self._intake.outputs)))
-        stop, corrected = len(self._sweep) + count, [self._waiting[:0, 0]]
+        stop, corrected = len(self._sweep) + count, []
         for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
-            now, later = self._waiting.tensor_split([rows.stop - rows.start])
-            seen = self._intake.seen(rows)
-            corrected.append(self._sweep.correct(seen, now[:, 0], size, now[:, 1]))
-            self._waiting = later
+            size_now = rows.stop - rows.start
+            now, self._waiting = self._waiting[:size_now], self._waiting[size_now:]
+            seen, start = self._intake.seen(rows), now[:, 1] if self._intake.has_start else None
+            corrected.append(self._sweep.correct(seen, now[:, 0], size, start))
             self._sweep.warn_once()
+        if not corrected:
+            return self._intake.give(self._waiting[:0, 0])
         self._waiting = self._waiting.clone()  # a view would keep the whole portion in memory
         self._intake.release(stop)
         return self._intake.give(torch.cat(corrected))
@@ -204,7 +207,7 @@ class TargetCorrector(Resumable):
     @in_turn
     def fork(self) -> Self:
         """Returns an independent copy that continues from here."""
-        fork = copy.copy(self)
+        fork = shallow(self)
         fork._intake = self._intake.fork()
         fork._sweep = self._sweep.fork(fork._intake.gram)
         return fork

@@ -153,9 +153,9 @@ class Intake:
 
     def _keep(self, samples: Tensor, dtype: torch.dtype, device: torch.device) -> None:
         """Appends samples whose targets have this dtype; raises if they had to be rounded."""
-        before = self.samples.rows.dtype if len(self) else None
+        before = self.samples.dtype
         self.samples.append(samples)
-        if self.samples.rows.dtype != before:  # then the kernel's dtype may have changed too
+        if self.samples.dtype != before:  # then the kernel's dtype may have changed too
             newest = self.samples.rows[-1:]
             dtype = torch.promote_types(dtype, self._kernel(newest, newest).dtype)
         if self.dtype is None:

@@ -26,7 +26,6 @@ own coefficient than a warning says, and the function hardly depends on them.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -40,11 +39,11 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.state_files import require_shape
+from retarget.theory.probes import PROBES, random_probes
 
 MEANINGFUL_DIGITS = 2.0
-CHUNK = 4096  # rows of random numbers that are made at a time
-PROBES = 2  # random vectors that show whether the condition is worth estimating
-SLACK = 1e3  # the factor by which they may underestimate it, with a probability of 6e-4
+SLACK = 1e3  # the probes may underestimate a condition so much, with a probability of 6e-4
+FEW_ROWS = 64  # up to this many, skipping half of a square takes longer than computing it
 ITERATIONS = 5  # of the estimate of a norm; usually two or three are enough
 
 
@@ -97,28 +96,6 @@ def diagonal_roots(K: Tensor, gamma: float = 0.0) -> Tensor:
     Of |K|, so that a negative entry, of which rounding is left when gamma is added, counts fully.
     """
     return (K.diagonal(dim1=-2, dim2=-1).abs() + gamma).sqrt()[..., None]
-
-
-def random_probes(start: int, like: Tensor) -> Tensor:
-    r"""(m, PROBES) random numbers of variance 1 for the rows of `like`, from this position on.
-
-    They are the same however a stream is split. For a unit vector $v$ and a column $x$ of them,
-    $(v^\top x)^2$ is below $1/s$ with a probability of about $0.8/\sqrt s$, even if v has only two
-    entries that are not 0. (Random signs would often cancel there.)
-    """
-    stop = start + like.shape[-2]
-    first, last = start // CHUNK, (stop - 1) // CHUNK
-    chunks = [_probes(chunk, like.dtype, like.device) for chunk in range(first, last + 1)]
-    together = chunks[0] if first == last else torch.cat(chunks)
-    return together[start - first * CHUNK : stop - first * CHUNK]
-
-
-@lru_cache(maxsize=8)  # few rows at a time come from the same chunk
-def _probes(chunk: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    numbers = torch.arange(PROBES * CHUNK * chunk, PROBES * CHUNK * (chunk + 1), device=device)
-    scrambled = numbers * -7046029254386353131
-    scrambled = (scrambled ^ (scrambled >> 32)) * -2960836687156548461
-    return (scrambled.to(dtype) * (math.sqrt(3) / 2**63)).reshape(CHUNK, PROBES)
 
 
 def probed_condition(probed: Tensor) -> Tensor:
@@ -179,16 +156,17 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
-    if 4 * rhs.shape[0] < rhs.shape[1] and L.is_contiguous():  # half the time for few rows
-        return solve_lower(L, rhs.mT).mT
+    if 4 * rhs.shape[0] < rhs.shape[1]:  # half the time for few rows, if L is in one piece
+        return solve_lower(L.contiguous(), rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
     return x
 
 
 def subtract_square(M: Tensor, part: Tensor) -> None:
     r"""$M - A A^\top$ in place; of the upper triangle, only what a lower half reads is computed."""
-    half = M.shape[0] // 2
-    M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
+    half = M.shape[0] // 2 if M.shape[0] > FEW_ROWS else 0
+    if half:
+        M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
     M[half:].addmm_(part[half:], part.mT, alpha=-1)
 
 
@@ -223,11 +201,15 @@ class _Panel:
 
     @property
     def left(self) -> Tensor:
-        return self.left_rows[: self.used]
+        return self.left_rows if self.full else self.left_rows[: self.used]
 
     @property
     def triangle(self) -> Tensor:
-        return self.square[: self.used, : self.used]
+        return self.square if self.full else self.square[: self.used, : self.used]
+
+    @property
+    def full(self) -> bool:
+        return self.used == self.square.shape[0]
 
 
 @dataclass(frozen=True)
@@ -235,18 +217,14 @@ class NewRows:
     """Rows computed for L that are not part of it yet."""
 
     panel: _Panel
-    left: Tensor
-    middle: Tensor
-    corner: Tensor
+    past: Tensor  # (m, n)
+    corner: Tensor  # (m, m)
     roots: Tensor  # (m, 1) of their diagonal entries in gamma I + K
 
     def solve(self, rhs: Tensor, solved: Tensor) -> Tensor:
         """The new rows of $L^{-1} B$, given those before them."""
-        before = self.left.shape[1]
-        for part, past in ((self.left, solved[:before]), (self.middle, solved[before:])):
-            if len(past):
-                rhs = torch.addmm(rhs, part, past, alpha=-1)
-        return solve_lower(self.corner, rhs)
+        columns = solved.mT.contiguous()  # the product with few columns takes half the time
+        return solve_lower(self.corner, less_product(rhs, self.past, columns))
 
 
 class GrowingCholesky:
@@ -263,47 +241,53 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        self._roots = GrowingRows()  # (n, 1) of the diagonal of gamma I + K
-        self._solved = GrowingRows()  # (n, c + PROBES) L^-1 of the right-hand sides and the probes
+        # (n, 1 + c + PROBES) the roots of the diagonal of gamma I + K, and L^-1 of the right-hand
+        # sides and the probes
+        self._columns = GrowingRows()
         self._estimated = 0  # rows at the last estimate of the condition
         self._warned = False
 
     def __len__(self) -> int:
         return self.panels[-1].rows.stop if self.panels else 0
 
+    @property
+    def _roots(self) -> Tensor:
+        return self._columns.rows[:, :1]
+
+    @property
+    def _solved(self) -> Tensor:
+        return self._columns.rows[:, 1:]
+
     def extend(self, K_rows: Tensor) -> NewRows:
         """Computes new rows of L from the samples' kernel (m, n + m) to the past and themselves.
 
         `commit` makes them part of the factor; otherwise they are dropped.
         """
-        n, m = len(self), len(K_rows)
+        n, m = len(self), K_rows.shape[0]
         panel = self._panel_for(K_rows)
         panel.claim()
-        used = panel.used
-        left = panel.left_rows[used : used + m]
+        rows = slice(panel.used, panel.used + m)
+        left, square = panel.left_rows[rows], panel.square[rows]
+        solved = K_rows.new_empty(m, n) if panel.used else left
         for past in self.panels:
-            if past is panel:
-                break
-            rhs = less_product(K_rows[:, past.rows], left[:, : past.start], past.left)
-            left[:, past.rows] = solve_lower_right(past.triangle, rhs)
-        middle = panel.square[used : used + m, :used]
-        if used:
-            rhs = less_product(K_rows[:, panel.start : n], left, panel.left)
-            middle.copy_(solve_lower_right(panel.triangle, rhs))
+            rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)
+            solved[:, past.rows] = solve_lower_right(past.triangle, rhs)
         schur = K_rows[:, n:].clone()
         roots = diagonal_roots(schur, self.gamma)
         schur.diagonal().add_(self.gamma)
-        for part in (left, middle):
-            if part.numel():
-                subtract_square(schur, part)
+        if n:
+            subtract_square(schur, solved)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
-        if m == len(panel.square):
+        if m == panel.square.shape[0]:
             panel.square = corner  # the whole panel at once: no copy
         else:
-            panel.square[used : used + m, used : used + m] = corner
-        return NewRows(panel, left, middle, corner, roots)
+            square[:, rows] = corner
+        if panel.used:
+            left.copy_(solved[:, : panel.start])
+            square[:, : panel.used] = solved[:, panel.start :]
+        return NewRows(panel, solved, corner, roots)
 
     def commit(self, new: NewRows, rhs: Tensor | None = None) -> Tensor:
         r"""Makes the rows that `extend` computed part of the factor.
@@ -313,15 +297,14 @@ class GrowingCholesky:
         """
         probes = new.roots * random_probes(len(self), new.roots)
         joined = probes if rhs is None else torch.cat([rhs, probes], dim=1)
-        solved = new.solve(joined, self._solved.rows if self.panels else joined[:0])
+        solved = new.solve(joined, self._solved if self.panels else joined[:0])
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:  # the last panel is closed for good: drop the rows it did not use
                 last = self.panels[-1]
                 last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
-        new.panel.used += len(new.corner)
-        self._roots.append(new.roots)
-        self._solved.append(solved)
+        new.panel.used += new.corner.shape[0]
+        self._columns.append(torch.cat([new.roots, solved], dim=1))
         return solved[:, :-PROBES]
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
@@ -332,7 +315,7 @@ class GrowingCholesky:
         fork.panels = [*self.panels[:-1], *map(shallow, self.panels[-1:])]
         for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):
             pair[0].sharers.add(*pair)
-        fork._roots, fork._solved = self._roots.fork(), self._solved.fork()
+        fork._columns = self._columns.fork()
         return fork
 
     def solve_lower(self, rhs: Tensor) -> Tensor:
@@ -371,7 +354,7 @@ class GrowingCholesky:
             "warned": self._warned,
         }
         if self.panels:
-            state |= {"roots": self._roots.rows, "solved": self._solved.rows}
+            state |= {"roots": self._roots, "solved": self._solved}
         for i, panel in enumerate(self.panels):
             state[f"room{i}"], state[f"left{i}"] = len(panel.square), panel.left
             state[f"triangle{i}"] = panel.triangle.tril()  # its upper half is not defined
@@ -397,9 +380,10 @@ class GrowingCholesky:
             self.panels.append(panel)
             n += used
         if n:
-            self._roots.append(require_shape("roots", state["roots"], n, 1))
-            self._solved.append(require_shape("solved", state["solved"], n, PROBES + columns))
-            least = float(self._roots.rows.min())
+            roots = require_shape("roots", state["roots"], n, 1)
+            solved = require_shape("solved", state["solved"], n, PROBES + columns)
+            self._columns.append(torch.cat([roots, solved], dim=1))
+            least = float(roots.min())
             if not least > 0:
                 raise InvalidInputError(f"roots holds {least:g}; expected numbers above 0")
 
@@ -408,7 +392,7 @@ class GrowingCholesky:
         """Estimates the condition number of H, from a few solves and products with the factor."""
         if not self.panels:
             return 1.0
-        return float(scaled_condition(self._roots.rows, self.solve, self.product))
+        return float(scaled_condition(self._roots, self.solve, self.product))
 
     def warn_once(self) -> bool:
         """Warns once if solutions lose their digits; returns whether it has ever warned.
@@ -419,7 +403,7 @@ class GrowingCholesky:
         grown = 2 * len(self) >= 3 * self._estimated
         if self.panels and grown and not self._warned:
             self._estimated = len(self)
-            probed = self._solved.rows[:, -PROBES:]
+            probed = self._solved[:, -PROBES:]
             if not bool(probed_condition(probed) < plenty(probed.dtype)):
                 self._warned = warn_if_meaningless("gamma I + K", self.condition, probed.dtype)
         return self._warned
@@ -434,8 +418,8 @@ class GrowingCholesky:
         return not_positive_definite(schur, self.gamma, row)
 
     def _panel_for(self, K_rows: Tensor) -> _Panel:
-        n, m = len(self), len(K_rows)
-        if self.panels and self.panels[-1].used + m <= len(self.panels[-1].square):
+        n, m = len(self), K_rows.shape[0]
+        if self.panels and self.panels[-1].used + m <= self.panels[-1].square.shape[0]:
             return self.panels[-1]
         rows = max(m, panel_rows(K_rows.device)) if self._roomy else m
         require_memory(

@@ -16,7 +16,7 @@ the velocity): nothing else is kept, every window costs the same, and the errors
 """
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import solve_lower
 from retarget.theory.losses import Loss, outputs
-from retarget.theory.response import StepResponse, step_response
+from retarget.theory.response import KEPT_LENGTH, StepResponse, step_response
 
 
 class Window:
@@ -60,28 +60,22 @@ class Window:
         self.gram, self.memory, self._past = gram, memory, past
         self._past_beside = past_beside
 
-    @cached_property
-    def shares(self) -> Tensor:
-        """(parts, m) what each error leaves in the weights (and velocity) after the window."""
-        return self.gram.new_tensor(self.memory.deposit[:, self.memory.step_of])
+    @property
+    def shares(self) -> tuple[Tensor, ...]:
+        """(m, 1) what each error leaves in the weights (and in the velocity) after the window."""
+        return _shares(self.memory, self.gram.dtype, self.gram.device)
 
     @cached_property
     def coupling(self) -> Tensor:
         """(m, m) strictly lower: what the window's earlier errors add to its later predictions."""
-        memory, m = self.memory, len(self.gram)
-        if memory.responses is not None:
-            return self.spread(memory.responses[0][memory.step_of]).mul_(self.gram)
-        # K^bL times the rates of its columns, without a second (m, m) matrix
-        coupling = (self.gram * self.shares[0]).tril_(-1)
-        batch = int((memory.step_of == 0).sum())
-        whole = m - m % batch
-        diagonal_blocks(coupling[:whole, :whole], batch).zero_()
-        coupling[whole:, whole:].zero_()
-        return coupling
+        gram = self.gram
+        if gram.shape[0] <= KEPT_LENGTH:
+            return gram * _kept_reach(self.memory, gram.dtype, gram.device)
+        return _reach(self.memory, gram.dtype, gram.device).mul_(gram)  # no second (m, m) matrix
 
     def spread(self, response: np.ndarray) -> Tensor:
         """(m, m) one value per sample, from one value per step (m, steps)."""
-        return self.gram.new_tensor(response)[:, torch.from_numpy(self.memory.step_of)]
+        return _spread(response, self.memory, self.gram.dtype, self.gram.device)
 
     def inherited(self, carry: np.ndarray) -> Tensor:
         """(m, c) what the past before the window predicts, for a carry (m, 2)."""
@@ -144,7 +138,7 @@ class Window:
         self, errors: Tensor, loss: Loss = "squared", start: Tensor | None = None
     ) -> Tensor:
         """(m, c) the targets on which the learner makes these errors; the inverse of `errors`."""
-        logits = self._inherited_on_the_way() + self.coupling @ errors
+        logits = torch.addmm(self._inherited_on_the_way(), self.coupling, errors)
         return errors + outputs(logits if start is None else logits + start, loss)
 
     def _inherited_on_the_way(self) -> Tensor:
@@ -152,7 +146,35 @@ class Window:
 
     def deposits(self, errors: Tensor) -> tuple[Tensor, ...]:
         """(m, c) what these errors leave in the weights and in the velocity after the window."""
-        return tuple(share[:, None] * errors for share in self.shares)
+        return tuple(share * errors for share in self.shares)
+
+
+@lru_cache(maxsize=8)
+def _shares(memory: StepResponse, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    by_sample = memory.deposit[:, memory.step_of, None]
+    return tuple(torch.as_tensor(by_sample, dtype=dtype, device=device))
+
+
+def _spread(
+    response: np.ndarray, memory: StepResponse, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    by_step = torch.as_tensor(response, dtype=dtype, device=device)
+    return by_step[:, torch.from_numpy(memory.step_of)]
+
+
+def _reach(memory: StepResponse, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(m, m) strictly lower: the weight c(t, i) of each earlier error when a sample is met."""
+    if memory.responses is not None:
+        return _spread(memory.responses[0][memory.step_of], memory, dtype, device)
+    m, batch = len(memory.step_of), int((memory.step_of == 0).sum())
+    reach = _shares(memory, dtype, device)[0].mT.expand(m, m).tril(-1)
+    diagonal_blocks(reach, batch).zero_()
+    whole = m - m % batch
+    reach[whole:, whole:].zero_()
+    return reach
+
+
+_kept_reach = lru_cache(maxsize=8)(_reach)  # at a constant rate, for windows of equal length
 
 
 class DualLearner:
@@ -199,7 +221,7 @@ class DualLearner:
 
         `beside` are the `parts` of another learner of the same kind, which meets the same samples.
         """
-        n, memory = len(self), step_response(self.learner, self.steps, len(K_rows))
+        n, memory = len(self), step_response(self.learner, self.steps, K_rows.shape[0])
         past, other = products(K_rows[:, :n], self.parts, beside)
         return Window(n, K_rows[:, n:], past, memory, self.steps, past_beside=other)
 
@@ -303,14 +325,15 @@ def products(rows: Tensor, *groups: tuple[Tensor, ...]) -> list[tuple[Tensor, ..
     parts = [part for group in groups for part in group]
     if not parts:
         return [() for _ in groups]
-    found = iter(torch.split(rows @ torch.cat(parts, 1), [part.shape[1] for part in parts], 1))
+    together = torch.cat([part.mT for part in parts]).mT  # column by column: half the time
+    found = iter(torch.split(rows @ together, [part.shape[1] for part in parts], 1))
     return [tuple(next(found) for _ in group) for group in groups]
 
 
 def diagonal_blocks(M: Tensor, size: int) -> Tensor:
-    """(m/size, size, size) the diagonal blocks of a square matrix, as a view."""
+    """(m/size, size, size) the whole diagonal blocks of a square matrix, as a view."""
     rows, columns = M.stride()
-    count = len(M) // size
+    count = M.shape[0] // size
     stride = (size * (rows + columns), rows, columns)
     return M.as_strided((count, size, size), stride, M.storage_offset())
 

@@ -36,7 +36,7 @@ from retarget.learners import SGD
 KEPT_LENGTH = 512  # samples; with momentum, a response holds the square of this
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity, so that results for it can be kept
 class StepResponse:
     """The optimiser's memory over a few consecutive steps, counted from the first of them.
 

@@ -11,6 +11,7 @@ also the limit $\gamma_o \to 0$.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -23,12 +24,13 @@ from retarget.theory.cholesky import (
     needed_jitter,
     plenty,
     probed_condition,
-    random_probes,
     scaled_condition,
     solve_lower,
     solve_lower_transposed,
 )
 from retarget.theory.dual import Window, diagonal_blocks
+from retarget.theory.probes import random_probes
+from retarget.theory.response import StepResponse
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
@@ -55,17 +57,20 @@ class Settling:
         If the aim is a function of the kernel's space (`in_range`), there is a solution even if
         the kernel of a block is singular.
         """
-        ends = _block_ends(window, block_size)
+        ends = _block_ends(window.memory, block_size)
         share = _own_share(window, ends)
         blocks = self._inverted(window, block_size, in_range)
         coupling = window.gram
         if window.memory.responses is not None:
-            coupling = coupling * window.spread(window.memory.responses[1][ends]) / share
+            coupling = coupling * window.spread(window.memory.responses[1][ends]) / share.mT
         rest = aim - window.inherited(window.memory.coasting_carry[ends])
+        count = blocks.cholesky.shape[0]
+        if count == 1:
+            return blocks.solve(rest) / share
         # T A = rest with T block lower triangular, a few blocks at a time
         A, most = torch.empty_like(rest), TOGETHER.get(rest.device.type, TOGETHER_ELSEWHERE)
         together = max(1, most // block_size)
-        for first in range(0, len(blocks.cholesky), together):
+        for first in range(0, count, together):
             few = blocks.part(first, first + together)
             before = first * block_size
             rows = slice(before, before + len(few.cholesky) * block_size)
@@ -79,13 +84,13 @@ class Settling:
                 diagonal_blocks(own, block_size).zero_()
                 solution = solve_lower(few.solve(own), solution, unit_diagonal=True)
             A[rows] = solution
-        return A / share[:, None]
+        return A / share
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
         """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, for each block separately."""
-        share = _own_share(window, _block_ends(window, block_size))
+        share = _own_share(window, _block_ends(window.memory, block_size))
         blocks = self._inverted(window, block_size, in_range=False)
-        errors = blocks.solve(gap) / share[:, None]
+        errors = blocks.solve(gap) / share
         coupling = diagonal_blocks(window.coupling, block_size)
         return errors + (coupling @ in_blocks(errors, block_size)).flatten(0, 1)
 
@@ -147,7 +152,7 @@ def invert_blocks(
     factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
     factors.diagonal(dim1=1, dim2=2).add_(ridge)
     roots = diagonal_roots(gram, ridge)
-    info = torch.empty(len(factors), dtype=torch.int32, device=factors.device)
+    info = torch.empty(gram.shape[0], dtype=torch.int32, device=gram.device)
     torch.linalg.cholesky_ex(factors, out=(factors, info))
     probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots)))
     rounding = ROUNDING * size * eps
@@ -206,15 +211,16 @@ def _cholesky_solve(factors: Tensor, rhs: Tensor) -> Tensor:
     return solve_lower_transposed(factors, solve_lower(factors, rhs))
 
 
-def _block_ends(window: Window, block_size: int) -> np.ndarray:
+@lru_cache(maxsize=8)
+def _block_ends(memory: StepResponse, block_size: int) -> np.ndarray:
     """(m,) the step of the window before which each sample's block has been learned."""
-    last = (np.arange(len(window.gram)) // block_size + 1) * block_size - 1
-    ends: np.ndarray = window.memory.step_of[last] + 1
+    last = (np.arange(len(memory.step_of)) // block_size + 1) * block_size - 1
+    ends: np.ndarray = memory.step_of[last] + 1
     return ends
 
 
 def _own_share(window: Window, ends: np.ndarray) -> Tensor:
-    """(m,) how much of a sample's error is in the function after its block."""
+    """(m, 1) how much of a sample's error is in the function after its block."""
     if window.memory.responses is None:
         return window.shares[0]
-    return window.gram.new_tensor(window.memory.responses[1][ends, window.memory.step_of])
+    return window.gram.new_tensor(window.memory.responses[1][ends, window.memory.step_of, None])

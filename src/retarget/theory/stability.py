@@ -27,6 +27,7 @@ from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
 from retarget.theory.dual import DualLearner, PrimalLearner, Window, diagonal_blocks
 from retarget.theory.losses import Loss, slope_product, steepest_slope
+from retarget.theory.probes import random_signs
 
 # Errors this many times the largest target are no longer explained by the targets. At the
 # rates that we call stable they stay below four times it on random streams.
@@ -117,9 +118,10 @@ class GrowthWatch:
         self.seen = window.start + len(errors)
         probing, beside = math.isfinite(self.growth), window.beside()
         grown = self._grown(beside, targets, errors) if probing else errors
-        # on a GPU, reading numbers waits for all work before: so all three are read at once
-        largest = [each.abs().max() for each in (targets, errors, grown)]
-        target, error, growth = torch.stack(largest).tolist()
+        # on a GPU, reading numbers waits for all work before: so all of them are read at once
+        extremes = [extreme for each in (targets, errors, grown) for extreme in each.aminmax()]
+        found = torch.stack(extremes).tolist()
+        target, error, growth = (max(-found[i], found[i + 1]) for i in (0, 2, 4))
         self.largest_target = max(self.largest_target, target)
         if not math.isfinite(error):
             row = window.start if self._length is None else window.start % self._length
@@ -133,7 +135,7 @@ class GrowthWatch:
 
     def _grown(self, window: Window, targets: Tensor, errors: Tensor) -> Tensor:
         """(m, 1) the probe's errors; (m, c) with cross-entropy, whose outputs are coupled."""
-        signs = _signs(window.start, errors)
+        signs = random_signs(window.start, errors)
         if self.loss == "squared":
             return window.errors(signs)
         p = targets - errors
@@ -270,13 +272,6 @@ def _warn(what: str, learner: SGD, limit: float) -> None:
         f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable",
         DivergenceWarning,
     )
-
-
-def _signs(start: int, like: Tensor) -> Tensor:
-    """(m, 1) the probe's targets from this position on, however the stream is split."""
-    position = torch.arange(start, start + len(like), device=like.device)
-    scrambled = (position * 2654435761) >> 7  # Knuth's multiplicative hash
-    return ((scrambled & 1) * 2 - 1).to(like.dtype)[:, None]
 
 
 def require_converging(

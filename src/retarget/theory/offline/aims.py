@@ -173,7 +173,8 @@ class KernelRidge(OfflineLearner):
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """See `OfflineLearner`."""
-        return Y - self.gamma * newest_coefficients(*self.learn(rows, Y), block_size)
+        newest = newest_coefficients(*self.learn(rows, Y), block_size)
+        return torch.sub(Y, newest, alpha=self.gamma)
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
