@@ -96,12 +96,14 @@ class Rehearsal:
         now, tested = rows[len(before) :], torch.from_numpy(held).to(K.device)
         K, unit = K[rows][:, rows], float(K.diagonal()[rows].mean())
         shorter = _from_step(learner, first_step - len(before) // batch)
-        strengths = [None, *((gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES)]
+        strengths: list[tuple[float | None, float | None]] = [(None, None)]
+        strengths += [(gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES]
         losses = []
-        for strength in strengths:
+        for gamma, ridge in strengths:
             Z = Y[now]
-            if strength is not None:
-                Z = self._corrected(K, Y[rows].double(), shorter, *strength)[len(before) :].to(Y)
+            if gamma is not None and ridge is not None:
+                corrected = self._corrected(K, Y[rows].double(), shorter, gamma, ridge)
+                Z = corrected[len(before) :].to(Y)
             weights = self._trained(take(X, now), Z, learner, first_step)
             found = outputs(self.module, take(X, tested), weights)
             losses.append(row_losses(found, Y[tested].to(found), self.options.loss))
@@ -109,8 +111,8 @@ class Rehearsal:
         errors = [error if math.isfinite(error) else math.inf for error in errors]
         best = _best(losses, errors)
         return tuple(
-            Trial(*(strength or (None, None)), error, i == best)
-            for i, (strength, error) in enumerate(zip(strengths, errors, strict=True))
+            Trial(gamma, ridge, error, i == best)
+            for i, ((gamma, ridge), error) in enumerate(zip(strengths, errors, strict=True))
         )
 
     def _corrected(self, K: Tensor, Y: Tensor, learner: SGD, gamma: float, ridge: float) -> Tensor:
@@ -151,8 +153,10 @@ class Rehearsal:
                 batch = with_type_of(like, take(X, rows))
                 found = outputs_of(self.module, batch, weights).flatten(1)
                 loss = row_losses(found, Z[rows].to(found), self.options.loss)
-                optimiser.zero_grad()
-                (loss.mean() if learner.reduction == "mean" else loss.sum()).backward()
+                loss = loss.mean() if learner.reduction == "mean" else loss.sum()
+                gradients = torch.autograd.grad(loss, list(clones.values()), allow_unused=True)
+                for clone, gradient in zip(clones.values(), gradients, strict=True):
+                    clone.grad = gradient
                 optimiser.step()
         return {name: value.detach() for name, value in weights.items()}
 
