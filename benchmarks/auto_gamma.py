@@ -235,7 +235,10 @@ def main() -> None:
         taken, picked = time.perf_counter() - start, " ".join(choice for _, choice in auto)
         name, measure = make.__name__, "accuracy" if classes else "error"
         found = verdict(one, other)
-        print(f"{name:20} {measure:8}  {one:.3f}  {other:.3f}  {found:7} {taken:3.0f}   {picked}", flush=True)
+        print(
+            f"{name:20} {measure:8}  {one:.3f}  {other:.3f}  {found:7} {taken:3.0f}   {picked}",
+            flush=True,
+        )
     print(f"streams (mean of {len(SEEDS)} seeds): {counts}; single runs: {single}")
 
 

@@ -85,8 +85,8 @@ class Rehearsal:
             learner: The learner of the loop.
             sizes: Number of samples of each task.
         """
-        past, batch = len(Y) - sizes[-1], learner.batch_size
-        first_step = sum(map(learner.steps, sizes[:-1]))
+        learner.rates(len(Y))  # raises for a schedule of the wrong length, whatever is chosen
+        past, first_step = len(Y) - sizes[-1], sum(map(learner.steps, sizes[:-1]))
         held = held_out_rows(sizes, self.options.seed)
         kept = np.setdiff1d(np.arange(len(Y)), held)
         before, task = kept[kept < past], kept[kept >= past]
@@ -95,7 +95,7 @@ class Rehearsal:
         rows = torch.from_numpy(np.concatenate([before, task])).to(K.device)
         now, tested = rows[len(before) :], torch.from_numpy(held).to(K.device)
         K, unit = K[rows][:, rows], float(K.diagonal()[rows].mean())
-        shorter = _from_step(learner, first_step - len(before) // batch)
+        shorter = _shortened(learner, first_step, len(before), len(rows))
         strengths: list[tuple[float | None, float | None]] = [(None, None)]
         strengths += [(gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES]
         losses = []
@@ -196,6 +196,17 @@ def _best(losses: Sequence[Tensor], errors: Sequence[float]) -> int:
     return best if float(gain.mean()) > CLEARLY * noise else 0
 
 
-def _from_step(learner: SGD, step: int) -> SGD:
-    """Returns the learner with its schedule from this step on."""
-    return learner if isinstance(learner.lr, float) else replace(learner, lr=learner.lr[step:])
+def _shortened(learner: SGD, first_step: int, before: int, n: int) -> SGD:
+    """Returns the learner for n samples, of which the last task, after `before`, keeps its rates.
+
+    Args:
+        learner: The learner of the whole stream.
+        first_step: The step at which the task begins in the whole stream.
+        before: Samples before the task, of those that are left.
+        n: All samples that are left.
+    """
+    if isinstance(learner.lr, float):
+        return learner
+    first = first_step - before // learner.batch_size
+    steps = np.arange(first, first + learner.steps(n)).clip(max=len(learner.lr) - 1)
+    return replace(learner, lr=np.array(learner.lr)[steps])
