@@ -141,8 +141,23 @@ def test_no_correction_is_chosen_where_corrections_harm():
         assert first.chosen
         assert first.error < 1e-20
         assert all(trial.error > 1e-9 and not trial.chosen for trial in others)
-    assert corrector.linearisation_error is None  # nothing was predicted
     assert torch.equal(corrector.recorrect(), Y)
+
+
+def test_nothing_is_predicted_without_a_correction():
+    network, learner = mlp(1), rt.SGD(0.05, batch_size=3)
+    corrector, (X, Y) = rt.NetworkCorrector(network, learner, "auto", BLOCK), clouds(0)
+    train(network, X, corrector.correct(X, Y), learner, "squared")
+    assert not corrector.trials[0].chosen
+    X = clouds(1)[0]
+    corrector.correct(X, network(X).detach())
+    assert corrector.trials[0].chosen
+    compared = corrector.linearisation_error  # of the first task
+    assert compared is not None
+    with torch.no_grad():
+        network[2].weight.add_(1.0)
+    corrector.correct(*clouds(2))
+    assert corrector.linearisation_error == compared
 
 
 def test_a_small_advantage_is_not_enough():
@@ -228,6 +243,31 @@ def test_network_optimiser_and_random_state_stay_as_they_are(optimiser):
     again = rt.NetworkCorrector(network, rt.SGD(0.01, batch_size=3), "auto", BLOCK, **given)
     assert torch.equal(again.correct(X, Y), Z)
     assert again.trials == corrector.trials
+
+
+class Restless(nn.Module):
+    """Each training step draws a number and changes a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3, dtype=torch.float64)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            torch.rand(1)
+        self.calls += 1
+        return self.layer(x)
+
+
+def test_copies_have_random_numbers_and_buffers_of_their_own():
+    network, state = Restless(), torch.get_rng_state()
+    learner = rt.SGD(0.01, batch_size=3)
+    rt.NetworkCorrector(network, learner, "auto", BLOCK, kernel=lambda _: rt.Linear()).correct(
+        *clouds(0)
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert network.calls == 0
 
 
 def test_copies_are_trained_by_the_optimiser_of_the_loop():

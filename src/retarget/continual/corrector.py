@@ -38,7 +38,7 @@ from retarget.state_files import explained, part_of, read_state, require_shape, 
 from retarget.theory.iterative import FirstBlock, Parts
 from retarget.theory.losses import Loss
 
-__all__ = ["Kind", "NetworkCorrector", "Refresh", "Trial"]
+__all__ = ["Kind", "NetworkCorrector", "Refresh"]
 
 
 class NetworkCorrector:
