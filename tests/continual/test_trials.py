@@ -146,16 +146,17 @@ def test_no_correction_is_chosen_where_corrections_harm():
 
 def test_nothing_is_predicted_without_a_correction():
     network, learner = mlp(1), rt.SGD(0.05, batch_size=3)
-    corrector, (X, Y) = rt.NetworkCorrector(network, learner, "auto", BLOCK), clouds(0)
-    train(network, X, corrector.correct(X, Y), learner, "squared")
+    corrector = rt.NetworkCorrector(network, learner, "auto", BLOCK)
+    for X, Y in (clouds(0), clouds(1)):
+        train(network, X, corrector.correct(X, Y), learner, "squared")
     assert not corrector.trials[0].chosen
-    X = clouds(1)[0]
+    X = clouds(2)[0]
     corrector.correct(X, network(X).detach())
     assert corrector.trials[0].chosen
-    compared = corrector.linearisation_error  # of the first task
+    compared = corrector.linearisation_error  # of the second task
     assert compared is not None
     with torch.no_grad():
-        network[2].weight.add_(1.0)
+        network[2].weight.add_(0.1)
     corrector.correct(*clouds(2))
     assert corrector.linearisation_error == compared
 
