@@ -326,12 +326,36 @@ def test_saved_and_resumed(tmp_path):
     for other in (loaded, resumed):
         assert torch.equal(other.correct(*tasks[2]), targets)
         assert other.trials == whole.trials
-    with pytest.raises(InvalidInputError, match="0 trials, 0 of them chosen; expected one"):
-        make().resume(tasks[:2], Z)
+    unchosen = [trial._replace(chosen=False) for trial in whole.trials]
+    with pytest.raises(InvalidInputError, match="5 trials of which 0 are chosen; expected one"):
+        make().resume(tasks[:2], Z, unchosen)
+    fixed = rt.NetworkCorrector(network, learner, 1.0, BLOCK)
+    with pytest.raises(InvalidInputError, match="5 trials of which 1 are chosen; .* no trials"):
+        fixed.resume(tasks[:2], Z, whole.trials)
     wrong = [tuple(trial) for trial in whole.trials]
     wrong[1] = (-1.0, *wrong[1][1:])
     with pytest.raises(InvalidInputError, match="the strength of a trial is -1"):
         make().resume(tasks[:2], Z, wrong)
+
+
+def test_a_task_without_trials_is_tried_before_its_next_epoch(tmp_path):
+    """A new Adam has no second moments, so adapters train on true targets until it has some."""
+    network, learner, (X, Y) = mlp(1), rt.SGD(0.02, batch_size=3), clouds(0)
+    optimiser = torch.optim.Adam(network.parameters(), 0.02)
+    options = {"preconditioner": optimiser, "refresh": "epoch"}
+    resumed, plain = (
+        rt.NetworkCorrector(network, learner, "auto", BLOCK, **options) for _ in range(2)
+    )
+    resumed.resume([(X, Y)], Y)
+    train(network, X, Y, learner, "squared", optimiser=optimiser)
+    resumed.save(tmp_path / "corrector")
+    kernel = partial(rt.EmpiricalNTK, preconditioner=optimiser)
+    loaded = rt.NetworkCorrector.load(tmp_path / "corrector", network, kernel)
+    Z = plain.correct(X, Y)
+    for corrector in (resumed, loaded):
+        assert corrector.trials == ()
+        assert_same(corrector.recorrect(), Z)
+        assert corrector.trials == plain.trials
 
 
 def test_in_the_lab_and_its_checkpoints(tmp_path):

@@ -242,7 +242,7 @@ class NetworkCorrector:
         Args:
             tasks: The samples and true targets of each task that it has corrected.
             targets: The targets that it returned for the last task.
-            trials: Its `trials`, with `gamma="auto"`.
+            trials: Its `trials`, with `gamma="auto"`; without them `recorrect` chooses anew.
         """
         if isinstance(self._loop, ClosedLoop):
             raise InvalidInputError("resume is only for the open loop; use save and load instead")

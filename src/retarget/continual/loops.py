@@ -25,20 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import (
-    as_non_negative,
-    as_positive,
-    as_targets,
-    require_finite,
-    require_no_overflow,
-)
+from retarget.arrays import as_positive, as_targets, require_finite, require_no_overflow
 from retarget.continual.linearisation import (
     LinearisationWatch,
     linear_outputs,
     outputs,
     tangent_kernel,
 )
-from retarget.continual.trials import Rehearsal, Trial
+from retarget.continual.trials import Rehearsal, Trial, checked_trials
 from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
@@ -207,9 +201,7 @@ class OpenLoop:
         X = join([self.X, samples]) if self.samples else mapped(torch.clone, samples)
         Y = torch.cat([self.Y, targets]) if self.samples else targets.clone()
         sizes, K = [*self.sizes, len(targets)], tangent_kernel(kernel, X)
-        trials: tuple[Trial, ...] = ()
-        if self._rehearsal is not None:
-            trials = self._rehearsal.trials(K, X, Y, learner, sizes)
+        trials = self._tried(K, learner, X, Y, sizes)
         self.corrected = self._compute(K, learner, X, Y, sizes, targets.dtype, trials)
         self.X, self.Y, self.sizes, self.trials = X, Y, sizes, trials
         return samples, self.corrected
@@ -224,6 +216,7 @@ class OpenLoop:
         if self.options.refresh == "epoch":
             K, tasks = tangent_kernel(kernel, self.X), (self.X, self.Y, self.sizes)
             dtype = self.corrected.dtype
+            self.trials = self.trials or self._tried(K, learner, *tasks)
             self.corrected = self._compute(K, learner, *tasks, dtype, self.trials)
         return self.corrected
 
@@ -234,10 +227,17 @@ class OpenLoop:
         trials: Sequence[Sequence[Any]],
     ) -> None:
         """Restores tasks, and the targets and trials of the last, without computing them again."""
-        self.trials = self._require_trials(trials)
+        self.trials = checked_trials(trials, self._rehearsal is not None)
         self.X = join([samples for samples, _ in tasks])
         self.Y, self.corrected = torch.cat([true for _, true in tasks]), corrected
         self.sizes = [len(true) for _, true in tasks]
+
+    def _tried(
+        self, K: Tensor, learner: SGD, X: Samples, Y: Tensor, sizes: list[int]
+    ) -> tuple[Trial, ...]:
+        """Tries corrections for the last of the tasks, if one is to be chosen."""
+        rehearsal = self._rehearsal
+        return () if rehearsal is None else rehearsal.trials(K, X, Y, learner, sizes)
 
     def _compute(
         self,
@@ -306,20 +306,7 @@ class OpenLoop:
         shape = self.sizes[-1], self.Y.shape[1]
         self.corrected = require_shape("corrected", state["corrected"], *shape)
         require_finite("corrected", self.corrected)
-        self.trials = self._require_trials(state["trials"])
-
-    def _require_trials(self, given: Sequence[Sequence[Any]]) -> tuple[Trial, ...]:
-        """Returns the trials of the last task, checked: with `gamma="auto"`, one is chosen."""
-        trials = tuple(Trial(*each) for each in given)
-        chosen = sum(trial.chosen is True for trial in trials)
-        if chosen != (self._rehearsal is not None):
-            raise InvalidInputError(
-                f"the last task has {len(trials)} trials, {chosen} of them chosen; expected one "
-                "that is chosen with gamma='auto', and no trials otherwise"
-            )
-        for strength in (part for trial in trials for part in trial[:2] if part is not None):
-            as_non_negative("the strength of a trial", strength)
-        return trials
+        self.trials = checked_trials(state["trials"], self._rehearsal is not None)
 
 
 class Reservoir:

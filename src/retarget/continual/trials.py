@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from retarget.arrays import as_non_negative
 from retarget.continual.linearisation import outputs
-from retarget.errors import DivergedError, NotPositiveDefiniteError, ResultOverflowError
+from retarget.errors import (
+    DivergedError,
+    InvalidInputError,
+    NotPositiveDefiniteError,
+    ResultOverflowError,
+)
 from retarget.learners import SGD
 from retarget.samples import Samples, outputs_of, take, with_type_of
 from retarget.theory.iterative import iterative_targets
@@ -159,6 +165,20 @@ class Rehearsal:
                     clone.grad = gradient
                 optimiser.step()
         return {name: value.detach() for name, value in weights.items()}
+
+
+def checked_trials(given: Sequence[Sequence[Any]], automatic: bool) -> tuple[Trial, ...]:
+    """Returns saved trials: none, or with `gamma="auto"` some of which one is chosen."""
+    trials = tuple(Trial(*each) for each in given)
+    chosen = sum(trial.chosen is True for trial in trials)
+    if trials and not (automatic and chosen == 1):
+        raise InvalidInputError(
+            f"there are {len(trials)} trials of which {chosen} are chosen; expected one that is "
+            "chosen with gamma='auto', and no trials otherwise"
+        )
+    for strength in (part for trial in trials for part in trial[:2] if part is not None):
+        as_non_negative("the strength of a trial", strength)
+    return trials
 
 
 def held_out_rows(sizes: Sequence[int], seed: int) -> np.ndarray:
