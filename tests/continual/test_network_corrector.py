@@ -163,7 +163,6 @@ def test_samples_without_a_gradient_have_no_part_in_the_others_targets():
         ({"kind": "exact", "ridge": 0.1}, "but kind is 'exact'; leave them out"),
         ({"kind": "distilled", "parts": "online"}, "but kind is 'distilled'; leave them out"),
         ({"block_size": 3}, "block_size is 3; .* batch_size, 2"),
-        ({"gamma": "auto"}, "gamma is 'auto'"),
         ({"loss": "hinge"}, "loss is 'hinge'; expected 'squared' or 'cross-entropy'"),
         ({"loss": CE, "kind": "distilled"}, "with kind='distilled'; use loss="),
         ({"loss": CE, "memory": 64}, "with memory=64, .* use loss='squared'"),

@@ -21,6 +21,7 @@ from retarget.continual.streams import (
     shuffled,
 )
 from retarget.continual.training import Run, train
+from retarget.continual.trials import Trial
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     # streams of tasks
@@ -50,6 +51,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "Joint",
     # for your own loop or method
     "NetworkCorrector",
+    "Trial",
     "Method",
     "Batch",
     "Run",

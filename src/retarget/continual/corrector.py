@@ -9,10 +9,12 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from retarget.arrays import as_targets, give_back
 from retarget.continual.linearisation import require_outputs
 from retarget.continual.loops import ClosedLoop, First, Kind, OpenLoop, Options, Refresh
+from retarget.continual.trials import Rehearsal, Trial
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.empirical.parameters import Choice, Preconditioner, trained_parameters
@@ -74,7 +76,12 @@ class NetworkCorrector:
         module: The network, with outputs (n, c). It is never changed.
         learner: Describes the optimiser of your loop. Its `reduction` matters: the mean over a
             mini-batch is like a rate divided by the batch size.
-        gamma: Ridge of the offline learner that the targets lead to.
+        gamma: Ridge of the offline learner that the targets lead to. `"auto"` chooses it and
+            `ridge` anew in each task, or no correction: a tenth of the rows is held out, copies of
+            the network are trained on the true targets and on four corrections, and the best on
+            the held-out rows of all tasks so far is chosen, if it is clearly better than the true
+            targets (by two standard errors). `trials` shows what was tried. It costs five passes
+            over the task and four more corrections. The copies have no velocity at first.
         block_size: Samples corrected together, a multiple of the batch size.
         refresh: When the kernel is recomputed: `"task"`, with every `correct`; `"epoch"`, with
             every `recorrect` too; `"never"` always uses the network as it is at construction.
@@ -103,13 +110,13 @@ class NetworkCorrector:
             are real numbers, which `torch.nn.functional.cross_entropy` accepts. Cross-entropy
             cannot be used with `kind="distilled"`, nor with `memory`.
         memory: Number of features of the `TangentLearner`; None for the open loop. It needs plain
-            SGD and excludes `refresh`, `kind`, `ridge`, `parts` and `first_block`; `gamma` may then
-            be `"auto"`.
+            SGD and excludes `refresh`, `kind`, `ridge`, `parts` and `first_block`. `gamma="auto"`
+            then means generalised cross-validation.
         replay: Number of samples stored for `next_block`, drawn uniformly from all so far.
         damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times
             the distance to the aim. It grows up to 64 times this value while the network does not
             follow, and shrinks again when it does.
-        seed: Seed of the features and of the choice of stored samples.
+        seed: Seed of the features and of the choice of stored samples, or of held-out rows.
 
     Examples:
         >>> network = nn.Linear(2, 2, bias=False).double()
@@ -161,12 +168,25 @@ class NetworkCorrector:
             given["preconditioner"] = preconditioner
         self.kernel = kernel(self._module, **given)
         self._loop: OpenLoop | ClosedLoop = (
-            OpenLoop(self._module, options)
+            OpenLoop(self._module, options, self._rehearsal())
             if memory is None
             else ClosedLoop(module, options, self.params)
         )
         self._first: First | None = None
         self._flat = self._numpy = False  # the form of the caller's Y
+
+    def _rehearsal(self) -> Rehearsal | None:
+        """Returns what chooses the strength of the correction, if that is asked for."""
+        if self.options.gamma != "auto":
+            return None
+        optimiser = getattr(self.kernel, "preconditioner", None)  # `load` has it only there
+        if not (optimiser is None or isinstance(optimiser, Optimizer)):
+            raise InvalidInputError(
+                f"the preconditioner is a {type(optimiser).__name__} with gamma='auto', which "
+                "trains copies of the network; give the optimiser itself, or gamma as a number"
+            )
+        names = list(trained_parameters(self.module, self.params))
+        return Rehearsal(self.module, names, optimiser, self.options)
 
     def correct(self, X: Any, Y: Any) -> Any:
         """Returns targets for the samples of the next task, given in the order of training.
@@ -211,17 +231,23 @@ class NetworkCorrector:
             )
         return self._given(self._loop.recorrect(self.kernel, self.learner))
 
-    def resume(self, tasks: Sequence[tuple[Samples, Tensor]], targets: Tensor) -> None:
+    def resume(
+        self,
+        tasks: Sequence[tuple[Samples, Tensor]],
+        targets: Tensor,
+        trials: Sequence[Sequence[Any]] = (),
+    ) -> None:
         """Continues from another corrector's tasks and targets, without computing them again.
 
         Args:
             tasks: The samples and true targets of each task that it has corrected.
             targets: The targets that it returned for the last task.
+            trials: Its `trials`, with `gamma="auto"`; without them `recorrect` chooses anew.
         """
         if isinstance(self._loop, ClosedLoop):
             raise InvalidInputError("resume is only for the open loop; use save and load instead")
         if tasks:
-            self._loop.resume(tasks, targets)
+            self._loop.resume(tasks, targets, trials)
             self._first = _without_rows(*tasks[0])
 
     def trust(self) -> None:
@@ -232,6 +258,11 @@ class NetworkCorrector:
     def samples(self) -> int:
         """Number of samples for which it has returned targets."""
         return self._loop.samples
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """What `gamma="auto"` tried for the last task, no correction first; otherwise empty."""
+        return () if isinstance(self._loop, ClosedLoop) else self._loop.trials
 
     @property
     def linearisation_error(self) -> float | None:

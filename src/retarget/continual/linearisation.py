@@ -121,11 +121,17 @@ class LinearisationWatch:
 
 
 @torch.no_grad()
-def outputs(module: nn.Module, samples: Samples) -> Tensor:
-    """Returns a network's outputs (n, c) in float64, without changing the network."""
-    # copies of the buffers, because a forward pass may change them
-    weights = {name: value.detach() for name, value in module.named_parameters()}
-    weights |= {name: value.clone() for name, value in module.named_buffers()}
+def outputs(
+    module: nn.Module, samples: Samples, weights: dict[str, Tensor] | None = None
+) -> Tensor:
+    """Returns a network's outputs (n, c) in float64, without changing the network.
+
+    If `weights` are given, they are used instead of its parameters and buffers.
+    """
+    if weights is None:
+        weights = {name: value.detach() for name, value in module.named_parameters()}
+        # copies of the buffers, because a forward pass may change them
+        weights |= {name: value.clone() for name, value in module.named_buffers()}
     like = next(iter(weights.values()), leaves(samples)[0])
     found = [
         outputs_of(module, with_type_of(like, part), weights).flatten(1)

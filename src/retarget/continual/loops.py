@@ -16,6 +16,7 @@ go as expected, halved if it did, and never falls below the user's value.
 """
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
@@ -31,7 +32,8 @@ from retarget.continual.linearisation import (
     outputs,
     tangent_kernel,
 )
-from retarget.errors import InvalidInputError
+from retarget.continual.trials import Rehearsal, Trial, checked_trials
+from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
 from retarget.learners import MOST_SAMPLES, SGD
@@ -96,7 +98,7 @@ class Options:
         closed, kind, loss = self.memory is not None, self.kind, self.loss
         iterative = self.ridge, self.parts, self.first_block
         usual = iterative == (0.0, "both", "corrected")
-        automatic = closed and self.gamma == "auto"
+        automatic = self.gamma == "auto"
         gamma = 1.0 if automatic else cast(float, self.gamma)
         gamma, ridge = check_correction(learner, gamma, self.block_size, *iterative, loss)
         if closed:
@@ -104,6 +106,16 @@ class Options:
             if self.replay != 0:
                 as_count("replay", self.replay)
         for wrong, message in (
+            (
+                automatic and not closed and kind != "iterative",
+                f"gamma is 'auto' with kind={kind!r}; only kind='iterative' is tried on held-out "
+                "rows: give gamma as a number, or leave kind out",
+            ),
+            (
+                automatic and not closed and self.ridge != 0,
+                f"ridge is {self.ridge} with gamma='auto', which chooses both together; leave "
+                "ridge out, or give gamma as a number",
+            ),
             (
                 kind != "iterative" and not usual,
                 "ridge, parts and first_block are options of kind='iterative', but kind is "
@@ -149,10 +161,17 @@ class Options:
 
 
 class OpenLoop:
-    """All samples so far, and the targets of the last task."""
+    """All samples so far, and the targets of the last task.
 
-    def __init__(self, module: nn.Module, options: Options) -> None:
-        self.module, self.options = module, options
+    Attributes:
+        trials: What was tried for the last task, with `gamma="auto"`.
+    """
+
+    def __init__(
+        self, module: nn.Module, options: Options, rehearsal: Rehearsal | None = None
+    ) -> None:
+        self.module, self.options, self._rehearsal = module, options, rehearsal
+        self.trials: tuple[Trial, ...] = ()
         self.X: Samples = None
         self.Y = self.corrected = torch.empty(0)
         self.sizes: list[int] = []  # of the tasks
@@ -181,9 +200,10 @@ class OpenLoop:
         # copied, because a caller may reuse its arrays for the next task
         X = join([self.X, samples]) if self.samples else mapped(torch.clone, samples)
         Y = torch.cat([self.Y, targets]) if self.samples else targets.clone()
-        sizes = [*self.sizes, len(targets)]
-        self.corrected = self._compute(kernel, learner, X, Y, sizes, targets.dtype)
-        self.X, self.Y, self.sizes = X, Y, sizes
+        sizes, K = [*self.sizes, len(targets)], tangent_kernel(kernel, X)
+        trials = self._tried(K, learner, X, Y, sizes)
+        self.corrected = self._compute(K, learner, X, Y, sizes, targets.dtype, trials)
+        self.X, self.Y, self.sizes, self.trials = X, Y, sizes, trials
         return samples, self.corrected
 
     def recorrect(self, kernel: Kernel, learner: SGD) -> Tensor:
@@ -194,37 +214,64 @@ class OpenLoop:
         if not self.samples:
             raise InvalidInputError("there is no task to correct again; call correct first")
         if self.options.refresh == "epoch":
-            tasks = self.X, self.Y, self.sizes
-            self.corrected = self._compute(kernel, learner, *tasks, self.corrected.dtype)
+            K, tasks = tangent_kernel(kernel, self.X), (self.X, self.Y, self.sizes)
+            dtype = self.corrected.dtype
+            self.trials = self.trials or self._tried(K, learner, *tasks)
+            self.corrected = self._compute(K, learner, *tasks, dtype, self.trials)
         return self.corrected
 
-    def resume(self, tasks: Sequence[tuple[Samples, Tensor]], corrected: Tensor) -> None:
-        """Restores tasks, and the targets of the last one, without computing them again."""
+    def resume(
+        self,
+        tasks: Sequence[tuple[Samples, Tensor]],
+        corrected: Tensor,
+        trials: Sequence[Sequence[Any]],
+    ) -> None:
+        """Restores tasks, and the targets and trials of the last, without computing them again."""
+        self.trials = checked_trials(trials, self._rehearsal is not None)
         self.X = join([samples for samples, _ in tasks])
         self.Y, self.corrected = torch.cat([true for _, true in tasks]), corrected
         self.sizes = [len(true) for _, true in tasks]
 
+    def _tried(
+        self, K: Tensor, learner: SGD, X: Samples, Y: Tensor, sizes: list[int]
+    ) -> tuple[Trial, ...]:
+        """Tries corrections for the last of the tasks, if one is to be chosen."""
+        rehearsal = self._rehearsal
+        return () if rehearsal is None else rehearsal.trials(K, X, Y, learner, sizes)
+
     def _compute(
         self,
-        kernel: Kernel,
+        K: Tensor,
         learner: SGD,
         X: Samples,
         Y: Tensor,
         sizes: list[int],
         dtype: torch.dtype,
+        trials: Sequence[Trial],
     ) -> Tensor:
         """Returns the targets of the last of the tasks, in this dtype."""
-        options, K, Y = self.options, tangent_kernel(kernel, X), Y.double()
-        gamma, size = float(options.gamma), options.block_size
+        options, Y, size = self.options, Y.double(), self.options.block_size
+        task = slice(len(Y) - sizes[-1], None)
+        gamma, ridge = options.gamma, options.ridge
+        if trials:
+            chosen = next(trial for trial in trials if trial.chosen)
+            if chosen.gamma is None or chosen.ridge is None:
+                if self.watch is not None:
+                    self.watch.samples = None  # nothing to compare: the targets are the true ones
+                return Y[task].to(dtype)
+            gamma, ridge = chosen.gamma, chosen.ridge
+        gamma = float(gamma)
         if options.kind == "iterative":
-            form: tuple[Any, ...] = options.ridge, options.parts, options.first_block
-            Z = iterative_targets(K, Y, learner, gamma, size, *form, loss=options.loss)
+            form: tuple[Any, ...] = ridge, options.parts, options.first_block
+            with warnings.catch_warnings():
+                if trials:  # large targets that did well on held-out rows
+                    warnings.simplefilter("ignore", LargeTargetsWarning)
+                Z = iterative_targets(K, Y, learner, gamma, size, *form, loss=options.loss)
         elif options.kind == "exact":
             eps = torch.finfo(next(self.module.parameters()).dtype).eps
             Z = targets_by_task(K, Y, learner, gamma, sizes, options.loss, eps)
         else:
             Z = distilled_targets(K, Y, gamma, size)
-        task = slice(len(Y) - sizes[-1], None)
         given: Tensor = Z[task].to(dtype)
         require_no_overflow(given)
         if self.watch is not None and not learner.has_memory:  # outputs do not show a velocity
@@ -242,7 +289,7 @@ class OpenLoop:
         if not self.samples:
             return {}
         held = {"targets": self.Y, "corrected": self.corrected, "sizes": self.sizes}
-        return named_leaves("samples", self.X) | held
+        return named_leaves("samples", self.X) | held | {"trials": list(map(list, self.trials))}
 
     def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
         """Restores a state; call it on a new loop."""
@@ -259,6 +306,7 @@ class OpenLoop:
         shape = self.sizes[-1], self.Y.shape[1]
         self.corrected = require_shape("corrected", state["corrected"], *shape)
         require_finite("corrected", self.corrected)
+        self.trials = checked_trials(state["trials"], self._rehearsal is not None)
 
 
 class Reservoir:

@@ -83,7 +83,8 @@ class Corrected(_OnTargets):
     same as in plain SGD.
 
     Args:
-        gamma: Ridge of the offline learner that the targets lead to.
+        gamma: Ridge of the offline learner that the targets lead to; `"auto"` chooses it, or no
+            correction, in each task (see `NetworkCorrector`).
         block_size: Samples corrected together, a multiple of the batch size.
         assumed_reduction: The `reduction` that the correction assumes, if not the learner's own.
             The paper's runs train on the mean over the mini-batch, with a correction for the sum.
@@ -100,7 +101,7 @@ class Corrected(_OnTargets):
 
     def __init__(
         self,
-        gamma: float,
+        gamma: float | Literal["auto"],
         block_size: int = 20,
         assumed_reduction: Reduction | None = None,
         *,
@@ -144,7 +145,10 @@ class Corrected(_OnTargets):
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         # without the correctors' samples, which are those of the stream
-        return {"tasks": self._tasks} | ({"targets": self._targets} if self._tasks else {})
+        if not self._tasks:
+            return {"tasks": 0}
+        trials = [list(map(list, corrector.trials)) for corrector in self._correctors]
+        return {"tasks": self._tasks, "targets": self._targets, "trials": trials}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
         self._tasks = state["tasks"]
@@ -154,7 +158,7 @@ class Corrected(_OnTargets):
         for m, corrector in enumerate(self._correctors):
             spans = run.train.spans[m][: self._tasks]
             tasks = [(run.train.inputs(m, span), run.targets[m, span]) for span in spans]
-            corrector.resume(tasks, self._targets[m])
+            corrector.resume(tasks, self._targets[m], state["trials"][m])
 
     def likely_cause(self, run: "Run", member: int) -> str | None:
         largest = float(self._targets[member].abs().max())
