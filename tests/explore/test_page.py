@@ -376,6 +376,7 @@ def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(p
 def test_own_points_are_pasted_and_what_is_no_number_is_named(page):
     when, heat = 1.7e9 + 1e5 * np.arange(12), 1000 + 5 * np.sin(np.arange(12))
     page.click("#own summary")
+    playwright.expect(page.locator("#points-text")).not_to_have_value("")  # when it has opened
     assert page.input_value("#points-text").splitlines()[1] == "0.72, -1.928"
     lines = [f"{x:.0f}\t{y!r}" for x, y in zip(when, heat.tolist(), strict=True)]
     page.fill("#points-text", "\n".join(["time heat", *lines]))
