@@ -29,6 +29,13 @@ settings.register_profile(
 settings.load_profile("retarget")
 
 
+@pytest.fixture(autouse=True)
+def _progress_of_each_test_is_its_own(monkeypatch):
+    """A command or a worker's code in one test must not change how the next shows progress."""
+    monkeypatch.setattr("retarget.progress._silent", False)
+    monkeypatch.setattr("retarget.progress._in_lines", False)
+
+
 @pytest.fixture
 def mirror(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -69,3 +69,20 @@ def test_an_error_leaves_no_display_behind():
     with pytest.raises(KeyboardInterrupt), PatientBar("dividing", 2, shown=True) as bar:
         interrupted(bar)
     assert progress._displays == []
+
+
+def test_a_command_without_a_terminal_says_where_it_is(monkeypatch, capsys):
+    times = iter([0.0, 2.0, 2.0, 11.0, 11.0, 11.0, 15.0, 15.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    progress.in_lines()
+    with PatientBar("diagnosing", 40) as bar:
+        for _ in range(3):
+            bar.advance(10)
+    assert capsys.readouterr().err == "diagnosing: about 50% after 11 s\n"
+
+
+def test_python_without_a_terminal_is_silent(monkeypatch, capsys):
+    monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 10_000, 60)).__next__)
+    with PatientBar("diagnosing", 40) as bar:
+        bar.advance(30)
+    assert capsys.readouterr().err == ""
