@@ -132,6 +132,7 @@ def test_the_terminal_shows_scores_rows_and_verdict():
     text, error = shown(diagnosis), diagnosis.score("online").error
     for words in (
         "tested on its last 40 rows (the next ones), which no learner has seen",
+        "Features used: season, age, wind.",
         *("online, iteratively corrected", f"{error.value:,.0f}"[:-1], "true:humidity"),
         *("The 10 most distorted rows of 160", "Note: Sorted the rows by 'day'"),
         *(diagnosis.verdict.headline, f"- {diagnosis.verdict.recommendations[0]}"),

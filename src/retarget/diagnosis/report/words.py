@@ -277,8 +277,11 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     stream, about = diagnosis.stream, diagnosis.approximation
     facts = [
         ("Rows learned from", f"{len(stream):,}"),
-        ("Classes" if stream.kind == "classification" else "Targets", _names(stream.target_names)),
-        ("Features", f"{len(stream.feature_names):,}: {_names(stream.feature_names)}"),
+        (
+            "Classes" if stream.kind == "classification" else "Targets",
+            listed_names(stream.target_names),
+        ),
+        ("Features", f"{len(stream.feature_names):,}: {listed_names(stream.feature_names)}"),
         ("Tested on", tested_on(diagnosis)),
         ("Compared by", METRICS[diagnosis.metric]),
         ("Kernel", kernel_words(diagnosis.kernel)),
@@ -298,7 +301,8 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [*facts, ("Method", method)]
 
 
-def _names(names: tuple[str, ...], most: int = 12) -> str:
+def listed_names(names: tuple[str, ...], most: int = 12) -> str:
+    """Returns the first names from the user's table, and how many more there are."""
     shown = ", ".join(name(text, 40) for text in names[:most])
     return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
