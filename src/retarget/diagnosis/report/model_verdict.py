@@ -96,7 +96,12 @@ class ModelVerdict(Sentences):
             "corrected": f"train {model.name} on iteratively corrected targets",
         }
         useful = False
-        for way, text in words.items():
+
+        def best(way: str) -> float:
+            effects = (one.effect.value for one in self._of("model trial") if one.subject == way)
+            return min((effect for effect in effects if math.isfinite(effect)), default=math.inf)
+
+        for way, text in sorted(words.items(), key=lambda item: best(item[0])):
             effects = [one for one in self._of("model trial") if one.subject == way]
             known = [one for one in effects if math.isfinite(one.effect.value)]
             gains = any(clear_gain(one.effect) and self._counts(one) for one in known)
