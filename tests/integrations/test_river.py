@@ -17,7 +17,6 @@ from river import checks, linear_model, optim, preprocessing
 import retarget as rt
 import retarget.integrations.river
 from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, RetargetError
-from retarget.integrations.probabilities import nearest_distributions
 from retarget.integrations.river import (
     StreamingRidge,
     StreamingRidgeClassifier,
@@ -25,6 +24,7 @@ from retarget.integrations.river import (
 )
 from retarget.streaming.adaptive import LEVEL
 from retarget.streaming.corrector import TargetCorrector
+from retarget.theory.losses import nearest_distributions
 
 NAMES = ["size", "age", 3, ("a", "pair")]
 Linear, SLOWER = linear_model.LinearRegression, optim.schedulers.InverseScaling(0.1)

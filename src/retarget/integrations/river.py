@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
-from retarget.integrations.probabilities import nearest_distributions
 from retarget.kernels import Features, Linear
 from retarget.learners import SGD
 from retarget.streaming.adaptive import AdaptiveRidge, Choice
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.named import NamedFeatures
+from retarget.theory.losses import nearest_distributions
 
 try:
     from river import base, compose, linear_model, optim

@@ -31,9 +31,9 @@ from retarget.integrations.agreement import (
     true_targets,
 )
 from retarget.integrations.gradients import GradientCheck
-from retarget.integrations.probabilities import nearest_distributions
 from retarget.learners import Reduction
 from retarget.samples import join, take
+from retarget.theory.losses import nearest_distributions
 
 try:
     from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor

@@ -12,6 +12,7 @@ that the same as subtracting it from the targets.
 
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,15 +85,23 @@ def steepest_slope(loss: Loss, count: int) -> float:
     return 0.25 if count == 1 else 0.5
 
 
-def on_simplex(predicted: Tensor) -> Tensor:
-    r"""(n, c) the probabilities that are nearest to each row: $\max(f - \tau, 0)$ with sum 1.
+def nearest_distributions(outputs: np.ndarray) -> np.ndarray:
+    """Returns for each row the non-negative numbers with sum 1 that are nearest to it.
+
+    They are the positive parts of the outputs minus a constant (Held, Wolfe and Crowder, 1974).
+
+    Args:
+        outputs: (n, c) rows of any real numbers.
 
     Examples:
-        >>> on_simplex(torch.tensor([[0.75, 0.75, -1.0], [0.25, 0.75, 0.0]])).tolist()
-        [[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]]
+        >>> nearest_distributions(np.array([[0.2, 0.8], [1.4, 0.6], [5.0, -3.0]]))
+        array([[0.2, 0.8],
+               [0.9, 0.1],
+               [1. , 0. ]])
     """
-    falling = predicted.sort(dim=1, descending=True).values
-    counts = torch.arange(1, predicted.shape[1] + 1, device=predicted.device)
-    excess = (falling.cumsum(1) - 1) / counts  # tau, if so many outputs stay above 0
-    kept = (falling > excess).sum(1, keepdim=True)
-    return (predicted - excess.gather(1, kept - 1)).clamp(min=0)
+    falling = -np.sort(-outputs, axis=1)
+    excess = falling.cumsum(axis=1) - 1
+    counts = np.arange(1, outputs.shape[1] + 1)
+    last = (falling * counts > excess).sum(axis=1, keepdims=True)  # how many stay positive
+    shares = np.maximum(outputs - np.take_along_axis(excess, last - 1, axis=1) / last, 0)
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))  # the sum is 1 up to rounding

@@ -38,7 +38,7 @@ from retarget.diagnosis.measure.trials import offline_errors
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
-from retarget.theory.losses import on_simplex
+from retarget.theory.losses import nearest_distributions
 from retarget.theory.stream_kernel import StreamKernel
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
@@ -114,7 +114,7 @@ def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.
     known, of = np.isfinite(predicted).all(axis=1), truth.Y.argmax(axis=1)
     found = np.full(len(of), math.nan)
     if metric == "log-loss":
-        chances = on_simplex(torch.from_numpy(predicted[known])).numpy()
+        chances = nearest_distributions(predicted[known])
         own = np.clip(chances[np.arange(len(chances)), of[known]], LEAST_PROBABILITY, None)
         found[known] = -np.log(own)
         return found

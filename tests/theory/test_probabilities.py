@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retarget.integrations.probabilities import nearest_distributions
+from retarget.theory.losses import nearest_distributions
 
 BY_HAND = [
     ([1.4, -0.2, -0.2], [1.0, 0.0, 0.0]),
