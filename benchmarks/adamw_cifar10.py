@@ -19,24 +19,24 @@ from torch import Tensor
 from torch.nn import functional
 
 import retarget as rt
-from retarget.continual import LabelledData, TaskStream, domain_pairs
-from retarget.continual.linearisation import tangent_kernel
-from retarget.data.cifar10 import load_cifar10, normalised
-from retarget.data.fetch import data_folder
-from retarget.experiments.figures.cifar10 import cifar_net
+from retarget.lab import LabeledData, TaskStream, domain_pairs
+from retarget.lab.data.cifar10 import load_cifar10, normalized
+from retarget.lab.data.fetch import data_folder
+from retarget.lab.figures.cifar10 import cifar_net
+from retarget.networks.linearization import tangent_kernel
 
 
-def images(device: str, quick: bool) -> LabelledData:
+def images(device: str, quick: bool) -> LabeledData:
     """All images on the device; with `quick` a few random ones."""
     if quick:
         labels = torch.arange(400, device=device) % 10
         pictures = torch.randn(400, 3, 32, 32, device=device) + labels[:, None, None, None] / 5
-        return LabelledData(pictures, labels, pictures, labels)
+        return LabeledData(pictures, labels, pictures, labels)
     cifar = load_cifar10(data_folder(None))
-    return LabelledData(
-        torch.from_numpy(normalised(cifar.train_images)).to(device),
+    return LabeledData(
+        torch.from_numpy(normalized(cifar.train_images)).to(device),
         torch.from_numpy(cifar.train_labels).to(device),
-        torch.from_numpy(normalised(cifar.test_images)).to(device),
+        torch.from_numpy(normalized(cifar.test_images)).to(device),
         torch.from_numpy(cifar.test_labels).to(device),
     )
 

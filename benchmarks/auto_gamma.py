@@ -30,7 +30,7 @@ class Stream(NamedTuple):
     """Samples in the order of their tasks, a network, and how it is trained."""
 
     X: Tensor
-    y: Tensor  # class labels, or standardised real targets
+    y: Tensor  # class labels, or standardized real targets
     tasks: list[Tensor]  # rows of each
     network: nn.Module
     lr: float = 0.02
@@ -205,7 +205,7 @@ def score(make: Callable[[], Stream], seed: int, automatic: bool) -> tuple[float
     classes = not y.is_floating_point()
     Y = functional.one_hot(y).float() if classes else y
     test = torch.rand(len(X)) < 0.2
-    optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum)
+    optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum)
     learner = rt.SGD(lr, batch_size=batch, momentum=momentum, reduction="mean")
     corrector = rt.NetworkCorrector(
         network, learner, gamma="auto", block_size=2 * batch, loss=loss, seed=seed
@@ -220,9 +220,9 @@ def score(make: Callable[[], Stream], seed: int, automatic: bool) -> tuple[float
         for x, z in zip(X[rows].split(batch), Z.split(batch), strict=True):
             f = network(x)
             squared = (f - z).square().sum(1).mean() / 2
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (functional.cross_entropy(f, z) if loss == ENTROPY else squared).backward()
-            optimiser.step()
+            optimizer.step()
     with torch.no_grad():
         found = network(X[test])
     if classes:
@@ -238,7 +238,7 @@ def verdict(before: float, after: float, classes: bool) -> str:
 
 def main() -> None:
     """Prints a line for each stream, and the counts."""
-    warnings.simplefilter("ignore", rt.errors.LinearisationWarning)
+    warnings.simplefilter("ignore", rt.errors.LinearizationWarning)
     streams, runs = Counter[str](), Counter[str]()
     print(f"{'stream':20} {'measure':8}  plain   auto  verdict   s  chosen (- none, 1 to 4 gamma)")
     for make in STREAMS:

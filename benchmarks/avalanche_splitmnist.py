@@ -42,12 +42,12 @@ from avalanche.training.plugins import EvaluationPlugin  # noqa: E402
 from avalanche.training.supervised import EWC, LwF, Naive, Replay, StreamingLDA  # noqa: E402
 
 import retarget as rt  # noqa: E402
-from retarget.data.mnist import load_mnist  # noqa: E402
 from retarget.integrations.avalanche import (  # noqa: E402
     SquaredError,
     Tangent,
     TargetCorrectionPlugin,
 )
+from retarget.lab.data.mnist import load_mnist  # noqa: E402
 
 BATCH, BLOCK, HIDDEN = 10, 50, 100
 TESTED = 100  # images of a digit

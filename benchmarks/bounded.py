@@ -20,7 +20,7 @@ import torch
 import retarget as rt
 
 PORTION, BLOCK = 256, 16
-LEARNER = rt.SGD(lr=0.1, batch_size=4)
+LEARNER = rt.SGD(lr=0.1, batch_size=4, reduction="sum")
 
 
 def resident() -> float:

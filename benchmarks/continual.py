@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from retarget import SGD
-from retarget.continual import LabelledData, TaskStream, shuffled, train
-from retarget.experiments.figures.cifar10 import cifar_net
+from retarget.lab import LabeledData, TaskStream, shuffled, train
+from retarget.lab.figures.cifar10 import cifar_net
 
 LEARNER = SGD(lr=0.01, batch_size=4, reduction="mean")
 
@@ -35,7 +35,7 @@ def main() -> None:
     n = options.steps * LEARNER.batch_size
     inputs = torch.randn(n, 3, 32, 32, generator=generator)
     labels = torch.randint(2, (n,), generator=generator)
-    data = LabelledData(inputs.to(device), labels.to(device), inputs[:64], labels[:64])
+    data = LabeledData(inputs.to(device), labels.to(device), inputs[:64], labels[:64])
     streams = [shuffled(data, seed) for seed in range(options.members)]
 
     def networks() -> list[nn.Module]:
@@ -82,15 +82,15 @@ def main() -> None:
 
 def plain_loop(network: nn.Module, stream: TaskStream, device: torch.device) -> None:
     """The loop that everybody writes."""
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     inputs, rows = stream.train.inputs, stream.train.rows.to(device)
     targets = stream.targets().to(device)
     for start in range(0, len(rows), LEARNER.batch_size):
         batch = slice(start, start + LEARNER.batch_size)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (network(inputs[rows[batch]]) - targets[batch]).square().sum(1).mean() / 2
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def timed(work: Callable[[], object], device: torch.device) -> tuple[float, object]:

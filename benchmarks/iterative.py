@@ -1,10 +1,10 @@
-"""The iterative correction against its literal form and against one bare Cholesky factorisation.
+"""The iterative correction against its literal form and against one bare Cholesky factorization.
 
     python benchmarks/iterative.py [--device cuda] [--sizes 1000 2000 3000 8000] ...
 
 (a) is Eq. 16-17 as printed: two general solves with all the past in every block. (b) is
-torch.linalg.cholesky of the same matrix, the limit: no exact method that factorises it can be
-faster than that (ours is not torch's factorisation, so it can come out below 1). Every time is the
+torch.linalg.cholesky of the same matrix, the limit: no exact method that factorizes it can be
+faster than that (ours is not torch's factorization, so it can come out below 1). Every time is the
 best of a few; the ratios come from one run, and growth is the slope of log time in log n.
 
 The bars: ours at most 2 times (b) at n = 1,000 and 1.2 times at 3,000 and above; on an H200 at most
@@ -24,7 +24,7 @@ import retarget as rt
 from retarget.kernels import PrecomputedKernel
 
 BLOCK, BATCH, OUTPUTS, GAMMA, RIDGE, RATE = 20, 4, 2, 0.7, 0.1, 0.2
-LEARNER = rt.SGD(lr=RATE, batch_size=BATCH)
+LEARNER = rt.SGD(lr=RATE, batch_size=BATCH, reduction="sum")
 
 
 def make_problem(n: int, device: str) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ def streamed_targets(K: Tensor, Y: Tensor) -> Tensor:
 
 
 def bare_cholesky(K: Tensor, _: Tensor) -> Tensor:
-    """One factorisation by torch and nothing else."""
+    """One factorization by torch and nothing else."""
     return torch.linalg.cholesky(K)
 
 

@@ -6,7 +6,7 @@
 River's ImageSegments, 2,310 pictures of seven classes: a random fifth is held out, the others are
 learned one by one, in random order and sorted by class. "Before" is the accuracy on each sample
 just before it is learned (progressive validation), "held out" that at the end. The inputs are
-standardised beforehand for all models: a scaler that learns on the way would be at the mercy of the
+standardized beforehand for all models: a scaler that learns on the way would be at the mercy of the
 order, and so would every model behind it. Three seeds, which decide what is held out, the random
 order, and the random models.
 """
@@ -46,7 +46,7 @@ def models(seed: int) -> dict[str, Callable[[], Any]]:
         "logistic regression, one against the rest": lambda: multiclass.OneVsRestClassifier(
             linear_model.LogisticRegression()
         ),
-        "5 nearest neighbours of the last 1,000": lambda: neighbors.KNNClassifier(n_neighbors=5),
+        "5 nearest neighbors of the last 1,000": lambda: neighbors.KNNClassifier(n_neighbors=5),
         "adaptive random forest, 10 trees": lambda: forest.ARFClassifier(n_models=10, seed=seed),
         "rt.StreamingRidge, 256 features": Ours,
     }

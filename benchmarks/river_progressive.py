@@ -5,7 +5,7 @@
 
 Each sample is predicted before it is learned, in the order of the data set, with the same options
 on all data sets: river's defaults for river's models, and ours for ours, after a running
-standardisation where that serves the model. Random features and ARF have several seeds, and KNN is
+standardization where that serves the model. Random features and ARF have several seeds, and KNN is
 run as often, with river's own random search. Times are CPU time of predicting and learning, on one
 thread, of the quickest run. "last value" repeats the target before; it is left out where the best
 model is named.
@@ -53,7 +53,7 @@ def classifiers(classes: int, seed: int) -> dict[str, Any]:
         "streaming ridge, linear": preprocessing.StandardScaler() | StreamingRidgeClassifier(),
         "linear": preprocessing.StandardScaler() | linear,
         "KNN": preprocessing.StandardScaler() | neighbors.KNNClassifier(),
-        # it is worse on standardised features
+        # it is worse on standardized features
         "ARF": forest.ARFClassifier(seed=seed),
         "Gaussian naive Bayes": naive_bayes.GaussianNB(),
         "last value": dummy.NoChangeClassifier(),
@@ -69,7 +69,7 @@ def regressors(seed: int) -> dict[str, Any]:
         "linear, intercept_lr=.1": preprocessing.StandardScaler()
         | linear_model.LinearRegression(optim.SGD(0.01), intercept_lr=0.1),
         "KNN": preprocessing.StandardScaler() | neighbors.KNNRegressor(),
-        # it diverges on features that are not standardised
+        # it diverges on features that are not standardized
         "ARF": preprocessing.StandardScaler() | forest.ARFRegressor(seed=seed),
         "Bayesian linear": preprocessing.StandardScaler() | linear_model.BayesianLinearRegression(),
         "last value": dummy.StatisticRegressor(stats.Shift(0)),

@@ -39,7 +39,7 @@ from retarget.diagnosis.measure.approximation import feature_map
 from retarget.diagnosis.measure.trials import IterativeCorrection, learn_corrected, offline_aims
 from retarget.theory.stream_kernel import FeatureKernel
 
-KERNEL, LEARNER = rt.RBF(width=8.0), rt.SGD(lr=0.1, batch_size=16)
+KERNEL, LEARNER = rt.RBF(width=8.0), rt.SGD(lr=0.1, batch_size=16, reduction="sum")
 GAMMA, BLOCK, RIDGE, FEATURES = 1.0, 16, 0.1, 512
 WORKERS, MEMORY = 2, "1GB"
 NOTHING = 0.005  # seconds or gigabytes: the tables show two digits

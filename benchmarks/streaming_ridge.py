@@ -53,13 +53,13 @@ def measure(m: int, n: int, repeats: int) -> None:
     limit = best_of(repeats, lambda: dsyrk(1.0, columns))
     product = best_of(repeats, lambda: torch.from_numpy(X).mT @ torch.from_numpy(X))
     ours = best_of(repeats, lambda: learned(X, Y, False))
-    centred = best_of(repeats, lambda: learned(X, Y, True))
+    centered = best_of(repeats, lambda: learned(X, Y, True))
     whole = best_of(repeats, lambda: learned(X, Y, True).predict(X[:1]))
     peer = best_of(repeats, lambda: Ridge(GAMMA, solver="cholesky").fit(X, Y))
     automatic = best_of(1, lambda: learned(X, Y, True, "auto").predict(X[:1]))
     expected = Ridge(GAMMA, solver="cholesky").fit(X, Y).predict(X[:99])
     gap = np.abs(learned(X, Y, True).predict(X[:99]) - expected).max()
-    ratios = ours / limit, ours / product, centred / limit, whole / peer, automatic / whole
+    ratios = ours / limit, ours / product, centered / limit, whole / peer, automatic / whole
     cells = m, n, f"{n / ours:,.0f}", f"{limit:.3f}", *(f"{ratio:.2f}" for ratio in ratios)
     print("".join(f"{cell:>14}" for cell in cells) + f"   {gap:.1e}")
 
@@ -75,7 +75,7 @@ def main() -> None:
     print(f"retarget {rt.__version__}, torch {torch.__version__}, {platform.machine()}, float64,")
     print(f"{threads} threads, {OUTPUTS} outputs, portions of {PORTION} samples; times in seconds")
     titles = (
-        "m samples samples/s dsyrk_s ours/dsyrk ours/product centred/dsyrk ours/Ridge auto/ours"
+        "m samples samples/s dsyrk_s ours/dsyrk ours/product centered/dsyrk ours/Ridge auto/ours"
     )
     print("".join(f"{title:>14}" for title in titles.split()) + "   gap to Ridge")
     for m in options.sizes:

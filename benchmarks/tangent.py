@@ -22,18 +22,18 @@ from scipy.linalg.blas import dsyrk
 from torch import nn
 
 import retarget as rt
-from retarget.experiments.figures.cifar10 import cifar_net
+from retarget.lab.figures.cifar10 import cifar_net
 
 STREAM = 30_000  # images that the ratios are for: the solution is needed once for all of them
 
 
 def sgd_pass(module: nn.Module, X: torch.Tensor, Y: torch.Tensor) -> None:
     """One pass in mini-batches of 4."""
-    optimiser = torch.optim.SGD(module.parameters(), lr=1e-4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
     for x, y in zip(X.split(4), Y.split(4), strict=True):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         ((module(x) - y).square().sum(1) / 2).mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def seconds(work, device: str) -> float:

@@ -204,23 +204,23 @@ class Problem:
         """What the network takes."""
         return {key: value[rows] for key, value in self.data.items()}
 
-    def optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Of the recipe."""
         trained = [value for value in network.parameters() if value.requires_grad]
         if self.options.recipe == "sgd":
             return torch.optim.SGD(trained, lr=self.options.lr)
         return torch.optim.AdamW(trained, lr=self.options.lr, weight_decay=0.0)
 
-    def step(self, network, optimiser, samples, targets) -> None:
+    def step(self, network, optimizer, samples, targets) -> None:
         """One mini-batch."""
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         logits = network(**samples)
         if self.loss == "squared":
             loss = (logits - targets).square().sum(1).mean() / 2
         else:
             loss = functional.cross_entropy(logits, targets)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     def score(self, outputs: Tensor) -> float:
         """Accuracy on the test genes of all six classes."""
@@ -244,11 +244,11 @@ class Problem:
     def passes(self, tasks: list[list[int]]) -> float:
         """Trains on true targets."""
         network = self.network()
-        optimiser = self.optimiser(network)
+        optimizer = self.optimizer(network)
         for task in tasks:
             for first in range(0, len(task), BATCH):
                 rows = task[first : first + BATCH]
-                self.step(network, optimiser, self.samples(rows), self.Y[rows])
+                self.step(network, optimizer, self.samples(rows), self.Y[rows])
         return self.accuracy(network)
 
     def corrected(self) -> float:
@@ -304,7 +304,7 @@ class Problem:
     def closed_loop(self) -> float:
         """Led by a tangent learner, with 100 stored samples."""
         network = self.network()
-        optimiser = self.optimiser(network)
+        optimizer = self.optimizer(network)
         learner = rt.SGD(self.options.lr, BATCH, reduction="mean")
         corrector = rt.NetworkCorrector(network, learner, "auto", 20, memory=1024, replay=100)
         corrector.trust()
@@ -314,7 +314,7 @@ class Problem:
                 X, Z = corrector.next_block(self.samples(rows), self.Y[rows])
                 for part in range(0, len(Z), BATCH):
                     batch = slice(part, part + BATCH)
-                    self.step(network, optimiser, {k: v[batch] for k, v in X.items()}, Z[batch])
+                    self.step(network, optimizer, {k: v[batch] for k, v in X.items()}, Z[batch])
         return self.accuracy(network)
 
     def batch_kernel(self) -> float:

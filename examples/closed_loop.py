@@ -18,7 +18,7 @@ def train(**options: int) -> tuple[float, float]:
     network = nn.Sequential(
         nn.Linear(64, 500, bias=False), nn.ReLU(), nn.Linear(500, 10, bias=False)
     )
-    optimiser = torch.optim.SGD(network.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     learner = rt.SGD(LR, batch_size=BATCH, reduction="mean")
     corrector = rt.NetworkCorrector(network, learner, 1.0, BLOCK, memory=1024, **options)
     leader = rt.TangentLearner(network, 1.0, 1024)
@@ -28,10 +28,10 @@ def train(**options: int) -> tuple[float, float]:
         for x, target in zip(X[mine].split(BLOCK), Y[mine].split(BLOCK), strict=True):
             x, target = corrector.next_block(x, target)
             for one, wanted in zip(x.split(BATCH), target.split(BATCH), strict=True):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss = (network(one) - wanted).square().sum(1).mean() / 2
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
     with torch.no_grad():
         found = network(X[test]).argmax(1), leader.predict(X[test]).argmax(1)
     return tuple((each == y[test]).float().mean().item() for each in found)

@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import retarget as rt
-from retarget.data.toy import WIDTH, toy_curve
-from retarget.experiments.figures.over_seeds import figure_style, letter
-from retarget.learners import COLOURS
+from retarget.lab.data.toy import WIDTH, toy_curve
+from retarget.lab.figures.over_seeds import figure_style, letter
+from retarget.learners import COLORS
 
 LEARNER, GAMMA, BLOCK, RIDGE = rt.SGD(lr=0.5), 1.0, 8, 0.1
 SHOWN = 2  # the block of panels C and D
@@ -40,12 +40,12 @@ with figure_style():
     samples = np.arange(1, n + 1)
     letter(top, "A", "how many times its rate each sample gets: diagonal of $I + C_{on}$")
     diagonal = np.concatenate([block.modulation.diagonal() for block in blocks])
-    top.bar(samples, diagonal, color=COLOURS["online"])
+    top.bar(samples, diagonal, color=COLORS["online"])
     top.axhline(1, color="black", lw=0.8, ls="--")
     letter(below, "B", "how far each target is moved, and by which term")
-    below.bar(samples - 0.2, online, 0.4, color=COLOURS["online"], label="$C_{on}\\,(y - f_{on})$")
+    below.bar(samples - 0.2, online, 0.4, color=COLORS["online"], label="$C_{on}\\,(y - f_{on})$")
     below.bar(
-        samples + 0.2, offline, 0.4, color=COLOURS["offline"], label="$C_{off}\\,(f_{off} - y)$"
+        samples + 0.2, offline, 0.4, color=COLORS["offline"], label="$C_{off}\\,(f_{off} - y)$"
     )
     below.plot(samples, Z - y, "k.", ms=6, label="both: $z - y$")
     below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)

@@ -21,7 +21,7 @@ def turning_curve(n=600):
 
 
 def trump_approval():
-    """Six polls a day, standardised, and the approval they are averaged to, less its first."""
+    """Six polls a day, standardized, and the approval they are averaged to, less its first."""
     from river import datasets
 
     rows = list(datasets.TrumpApproval())

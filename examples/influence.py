@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import retarget as rt
-from retarget.experiments.figures.over_seeds import figure_style
-from retarget.learners import COLOURS
+from retarget.lab.figures.over_seeds import figure_style
+from retarget.learners import COLORS
 
 GAMMA, LEARNER, N = 0.1, rt.SGD(lr=0.2), 600
 
@@ -38,10 +38,10 @@ with figure_style():
             place.imshow(X[j].reshape(8, 8), cmap="Greys")
             place.set_axis_off()
             moved = "" if j == i else f": {pull[i, j]:+.2f}"
-            place.set_title(f"{j}, labelled {y[j]}{moved}", fontsize=8)
+            place.set_title(f"{j}, labeled {y[j]}{moved}", fontsize=8)
     left.suptitle("overwritten, and the three that pulled most", fontsize=10)
     curve, strongest = right.subplots(), np.sort(pull.min(1))
-    curve.plot(np.arange(1, N + 1), strongest, color=COLOURS["online"], label="all 600 samples")
+    curve.plot(np.arange(1, N + 1), strongest, color=COLORS["online"], label="all 600 samples")
     of_planted = pull[victims, culprits]
     ranks = 1 + np.searchsorted(strongest, of_planted)
     curve.plot(ranks, of_planted, "ko", label="those whose pictures came again")

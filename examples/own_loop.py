@@ -18,7 +18,7 @@ def train(corrected: bool) -> float:
     network = nn.Sequential(
         nn.Linear(64, 500, bias=False), nn.ReLU(), nn.Linear(500, 10, bias=False)
     )
-    optimiser = torch.optim.SGD(network.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     learner = rt.SGD(LR, batch_size=BATCH, reduction="mean")
     corrector = rt.NetworkCorrector(network, learner, gamma=30.0, block_size=20, ridge=3.0)
     for task in range(5):
@@ -27,10 +27,10 @@ def train(corrected: bool) -> float:
         if corrected:
             targets = corrector.correct(inputs, targets)
         for x, target in zip(inputs.split(BATCH), targets.split(BATCH), strict=True):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = (network(x) - target).square().sum(1).mean() / 2
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     with torch.no_grad():
         return (network(X[test]).argmax(1) == y[test]).float().mean().item()
 

@@ -48,7 +48,7 @@ class RealStream:
 STREAMS: dict[str, RealStream] = {}
 
 
-def analysed(order: str, verdict: str, why: str) -> Callable[[Reader], Reader]:
+def analyzed(order: str, verdict: str, why: str) -> Callable[[Reader], Reader]:
     """Adds a stream to STREAMS under the name of the function that reads it."""
 
     def add(read: Reader) -> Reader:
@@ -81,7 +81,7 @@ def with_class_names(data: Any) -> pl.DataFrame:
     return from_pandas(data.frame.assign(target=data.target.map(names)))
 
 
-@analysed(
+@analyzed(
     "sorted by class",
     "forgotten",
     "It takes most wines for those of a later cultivar; the batch model knows all three.",
@@ -94,7 +94,7 @@ def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
     return rows.sort("target", maintain_order=True), {"Y": "target", "group": "target"}
 
 
-@analysed(
+@analyzed(
     "sorted by class",
     "forgotten",
     "It takes nearly every Adélie, the first species, for a later one; the batch model knows them.",
@@ -106,7 +106,7 @@ def penguins() -> tuple[pl.DataFrame, dict[str, Any]]:
     return rows, {"Y": "species", "group": "species"}
 
 
-@analysed(
+@analyzed(
     "sorted by class",
     "forgotten",
     "It takes nearly all patches but sky for windows, the last class; the batch model knows all.",
@@ -117,7 +117,7 @@ def segments() -> tuple[pl.DataFrame, dict[str, Any]]:
     return rows.sort("category", maintain_order=True), {"Y": "category", "group": "category"}
 
 
-@analysed(
+@analyzed(
     "sorted by the target",
     "forgotten",
     "It ends with the largest targets and predicts large ones for everybody, which suits the next "
@@ -131,7 +131,7 @@ def fair() -> tuple[pl.DataFrame, dict[str, Any]]:
     return from_pandas(rows), {"Y": "affairs", "kernel": "linear", "intercept": True}
 
 
-@analysed(
+@analyzed(
     "shuffled",
     "as good",
     "Same rows and same model as `fair`, but shuffled: the two models cannot be told apart.",
@@ -142,7 +142,7 @@ def fair_shuffled() -> tuple[pl.DataFrame, dict[str, Any]]:
     return rows.sample(fraction=1.0, shuffle=True, seed=1), asked
 
 
-@analysed(
+@analyzed(
     "by time",
     "forgotten",
     "The chicks grow, and with their age as the order only their number is left as a feature: the "
@@ -154,7 +154,7 @@ def chicks() -> tuple[pl.DataFrame, dict[str, Any]]:
     return rows, {"Y": "weight", "time": "time", "group": "diet"}
 
 
-@analysed(
+@analyzed(
     "by time",
     "forgotten",
     "It follows the polls of the last months, and has lost those of the first years.",
@@ -165,7 +165,7 @@ def approval() -> tuple[pl.DataFrame, dict[str, Any]]:
     return rows, {"Y": "five_thirty_eight", "time": "ordinal_date"}
 
 
-@analysed(
+@analyzed(
     "by time",
     "forgotten",
     "The year alone says little: the online model only knows the last years, and beyond the years "
@@ -178,20 +178,20 @@ def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
     return from_pandas(package.load_pandas().data), {"Y": "SUNACTIVITY"}
 
 
-@analysed(
+@analyzed(
     "as in the file",
     "behind everywhere",
     "One pass is not quite enough: it is right one to two points less often, which takes all rows "
     "to see.",
 )
 def cancer() -> tuple[pl.DataFrame, dict[str, Any]]:
-    """569 tumours: malignant or benign?"""
+    """569 tumors: malignant or benign?"""
     from sklearn.datasets import load_breast_cancer
 
     return with_class_names(load_breast_cancer(as_frame=True)), {"Y": "target"}
 
 
-@analysed(
+@analyzed(
     "as in the file",
     "behind everywhere",
     "One pass is not enough: it is right two to four points less often, whatever the order.",
@@ -201,7 +201,7 @@ def phishing() -> tuple[pl.DataFrame, dict[str, Any]]:
     return pl.read_csv(shipped("river", "datasets/phishing.csv.gz")), {"Y": "is_phishing"}
 
 
-@analysed(
+@analyzed(
     "as in the file",
     "not clear",
     "Its error is a few percent larger, which may be chance.",
@@ -213,7 +213,7 @@ def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
     return from_pandas(load_diabetes(as_frame=True, scaled=False).frame), {"Y": "target"}
 
 
-@analysed(
+@analyzed(
     "by time",
     "behind everywhere",
     "The four weeks before are nearly the same number, which one pass of SGD cannot take apart: "
@@ -230,7 +230,7 @@ def co2() -> tuple[pl.DataFrame, dict[str, Any]]:
     return from_pandas(rows), asked
 
 
-@analysed(
+@analyzed(
     "by time",
     "as good",
     "Neither model does better than the mean: today's returns say nothing about tomorrow's.",
@@ -241,7 +241,7 @@ def sp500() -> tuple[pl.DataFrame, dict[str, Any]]:
     return rows, {"Y": "next_day_return", "time": "date"}
 
 
-@analysed(
+@analyzed(
     "person after person",
     "behind everywhere",
     "A batch model whose ridge is chosen by leaving out whole people is a little better than the "
@@ -260,7 +260,7 @@ def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     return from_pandas(rows), {"Y": "mdvis", "group": "zper", "hold_out": "group"}
 
 
-@analysed(
+@analyzed(
     "sorted by airline",
     "behind everywhere",
     "It is as far behind when shuffled: distance and time in the air are nearly the same number, "
@@ -280,7 +280,7 @@ def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
     return from_pandas(rows), asked
 
 
-@analysed(
+@analyzed(
     "by date",
     "behind everywhere",
     "Accuracy hardly shows it, since nine of ten e-mails are not spam: the online model finds a "

@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import retarget as rt
-from retarget.experiments.figures.over_seeds import figure_style
-from retarget.learners import COLOURS
+from retarget.lab.figures.over_seeds import figure_style
+from retarget.learners import COLORS
 
 WIDTHS, SEEDS, LR, STEPS = (16, 32, 64, 128, 256, 512), range(5), 0.5, 100
 
@@ -23,7 +23,7 @@ Y = torch.tensor(labels[:100] % 2 * 2.0 - 1)[:, None].double()  # odd or even
 
 
 class Scaled(nn.Linear):
-    """A linear layer in the NTK parameterisation: weights of size 1, divided by sqrt(inputs)."""
+    """A linear layer in the NTK parameterization: weights of size 1, divided by sqrt(inputs)."""
 
     def reset_parameters(self) -> None:
         """Draws the weights."""
@@ -54,11 +54,11 @@ for w, width in enumerate(WIDTHS):
     for s, seed in enumerate(SEEDS):
         trained = network(width, seed)
         before = rt.EmpiricalNTK(trained)(X)
-        optimiser = torch.optim.SGD(trained.parameters(), lr=LR)
+        optimizer = torch.optim.SGD(trained.parameters(), lr=LR)
         for _ in range(STEPS):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (0.5 * (trained(X) - Y).square().mean()).backward()
-            optimiser.step()
+            optimizer.step()
         apart[w, s] = distance(before, limit)
         moved[w, s] = distance(rt.EmpiricalNTK(trained)(X), before)
 for width, a, m in zip(WIDTHS, apart.mean(1), moved.mean(1), strict=True):
@@ -72,8 +72,8 @@ with figure_style():
         ("distance from the infinite-width kernel", f"change by {STEPS} steps of training"),
         strict=True,
     ):
-        axes.loglog(WIDTHS, values, ".", color=COLOURS["online"])
-        axes.loglog(WIDTHS, values.mean(1), color=COLOURS["online"], label="mean of 5 seeds")
+        axes.loglog(WIDTHS, values, ".", color=COLORS["online"])
+        axes.loglog(WIDTHS, values.mean(1), color=COLORS["online"], label="mean of 5 seeds")
         line = values.mean(1)[-1] * np.sqrt(WIDTHS[-1] / np.array(WIDTHS))
         axes.loglog(WIDTHS, line, "k--", lw=1, label="as 1 / square root of the width")
         axes.set(xlabel="width of the hidden layers", ylabel="relative", title=title)

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import retarget as rt
-from retarget.experiments.figures.over_seeds import figure_style
+from retarget.lab.figures.over_seeds import figure_style
 
 images, labels = load_digits(return_X_y=True)
 X, y = torch.tensor(images / 16).float(), torch.tensor(labels)
@@ -34,11 +34,11 @@ def by_task(predict) -> list[float]:
 
 def train(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
     """One pass of SGD."""
-    optimiser = torch.optim.SGD(network.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     for x, z in zip(inputs.split(BATCH), targets.split(BATCH), strict=True):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         ((network(x) - z).square().sum(1).mean() / 2).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def plain() -> list[list[float]]:
@@ -95,8 +95,8 @@ with figure_style():
         axis.grid(visible=False)
         for i, row in enumerate(found):
             for j, value in enumerate(row):
-                colour = "white" if value > 0.6 else "black"
-                axis.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
+                color = "white" if value > 0.6 else "black"
+                axis.text(j, i, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7)
     axes[0].set_yticks(range(5), digits)
     axes[0].set_ylabel("after learning digits")
     figure.savefig(sys.argv[1], dpi=110)

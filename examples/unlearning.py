@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import retarget as rt
-from retarget.experiments.figures.over_seeds import figure_style
-from retarget.learners import COLOURS
+from retarget.lab.figures.over_seeds import figure_style
+from retarget.learners import COLORS
 
 images, labels = load_digits(return_X_y=True)
 X, Y = images / 16, np.eye(10)[labels]
@@ -51,10 +51,10 @@ with figure_style():
         [*learned[:9], 1000, *learned[9:]],
         [*course[:9], before, *course[9:]],
         "o-",
-        color=COLOURS["online"],
+        color=COLORS["online"],
         label="learns everything, takes 300 samples back",
     )
-    axes.plot(learned, course_never, "x--", color=COLOURS["offline"], label="never saw them")
+    axes.plot(learned, course_never, "x--", color=COLORS["offline"], label="never saw them")
     axes.annotate("forget", (1000, before), (1080, before), arrowprops={"arrowstyle": "-"})
     axes.set(xlabel="samples that came in", ylabel="accuracy", ylim=(0.38, 1))
     axes.legend(loc="lower right")

@@ -19,7 +19,7 @@ pytestmark = [
 LEARNERS = [
     rt.SGD(lr=0.3),
     rt.SGD(lr=0.4, batch_size=4, reduction="mean"),
-    rt.SGD(lr=0.03, batch_size=2, momentum=0.9, nesterov=True, weight_decay=0.02),
+    rt.SGD(lr=0.03, batch_size=2, momentum=0.9, nesterov=True, weight_decay=0.02, reduction="sum"),
 ]
 
 
@@ -51,7 +51,7 @@ def test_the_discrepancy_and_the_terms_equal_the_cpus(learner):
 
 def test_many_panels_equal_the_cpu():
     stream = make_stream(2500, 2, seed=2)
-    learner = rt.SGD(lr=0.3, batch_size=4)
+    learner = rt.SGD(lr=0.3, batch_size=4, reduction="sum")
     expected = rt.iterative_targets(stream.K, stream.Y, learner, 0.7, 20, 0.1)
     K, Y = torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda()
     assert_same(rt.iterative_targets(K, Y, learner, 0.7, 20, 0.1).cpu(), expected)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import retarget as rt
-from retarget import continual, distributed
+from retarget import distributed, lab
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "retarget"
@@ -91,7 +91,7 @@ def test_the_table_of_imports_is_the_contract():
     assert table == contract
 
 
-@pytest.mark.parametrize("module", [rt, rt.kernels, rt.errors, continual, distributed])
+@pytest.mark.parametrize("module", [rt, rt.kernels, rt.errors, lab, distributed])
 def test_the_reference_has_every_public_name(module):
     pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
     shown = [pydoc.locate(name) for name in re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)]

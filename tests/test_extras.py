@@ -9,10 +9,10 @@ import pytest
 EXTRAS = ("PIL", "dask", "distributed", "matplotlib", "numba", "platformdirs", "requests")
 # package: what needs it, and the extra that brings it
 NEEDED = {
-    "matplotlib": ("import retarget.experiments.figures", "figures"),
-    "platformdirs": ("import retarget.data.fetch as f; f.cache_folder()", "figures"),
-    "requests": ("import retarget.data.fetch as f; f._download(None, None, None)", "figures"),
-    "PIL": ("import retarget.data.core50", "figures"),
+    "matplotlib": ("import retarget.lab.figures", "figures"),
+    "platformdirs": ("import retarget.lab.data.fetch as f; f.cache_folder()", "figures"),
+    "requests": ("import retarget.lab.data.fetch as f; f._download(None, None, None)", "figures"),
+    "PIL": ("import retarget.lab.data.core50", "figures"),
     "dask": ("import retarget.distributed", "dask"),
     "avalanche": ("import retarget.integrations.avalanche", "avalanche"),
     "transformers": ("import retarget.integrations.huggingface", "huggingface"),

@@ -11,7 +11,13 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 
 
 def test_a_description_survives_json_and_cannot_be_changed():
-    learner = rt.SGD(lr=np.array([0.3, 0.1]), batch_size=np.int64(4), momentum=0.9, nesterov=True)
+    learner = rt.SGD(
+        lr=np.array([0.3, 0.1]),
+        batch_size=np.int64(4),
+        momentum=0.9,
+        nesterov=True,
+        reduction="sum",
+    )
     again = rt.SGD(**json.loads(json.dumps(learner.to_dict())))
     assert again == learner
     assert hash(again) == hash(learner)
@@ -24,7 +30,7 @@ def test_steps_rates_and_memory():
     assert [learner.steps(n) for n in (0, 1, 3, 4, 9)] == [0, 1, 1, 2, 3]
     np.testing.assert_array_equal(learner.rates(7), [0.5, 0.5, 0.5])
     assert learner.rate(1000) == 0.5
-    schedule = rt.SGD(lr=[0.3, 0.2, 0.1], batch_size=3)
+    schedule = rt.SGD(lr=[0.3, 0.2, 0.1], batch_size=3, reduction="sum")
     np.testing.assert_array_equal(schedule.rates(7), [0.3, 0.2, 0.1])
     assert schedule.rate(2) == 0.1
     with pytest.raises(InvalidInputError, match="ends after 3 steps, but .* step 4"):
@@ -57,6 +63,16 @@ INFINITE, MISSING = float("inf"), float("nan")
 def test_what_has_no_meaning(name, value, message):
     with pytest.raises(InvalidInputError, match=message):
         rt.SGD(**({"lr": 0.1} | {name: value}))
+
+
+def test_mini_batches_need_a_reduction_and_either_that_the_message_names_will_do():
+    with pytest.raises(InvalidInputError, match="batch_size is 4, but .*'mean'.* or .*'sum'"):
+        rt.SGD(0.1, batch_size=4)
+    rates = {each: rt.SGD(0.1, batch_size=4, reduction=each) for each in ("mean", "sum")}
+    K, Y = np.ones((4, 4)), np.ones(4)
+    mean, summed = (rt.online_coefficients(K, Y, learner) for learner in rates.values())
+    np.testing.assert_allclose(summed, 4 * mean)  # as the message says
+    assert rt.SGD(0.1) == rt.SGD(0.1, reduction="sum")  # single samples: both are the same
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_type_checkers_see_what_is_imported():
 
 
 def test_rooms_are_found_and_other_names_are_not():
-    for name in ("errors", "theory", "data"):
+    for name in ("errors", "theory", "lab"):
         assert rt.__getattr__(name) is import_module(f"retarget.{name}")
     for name in ("nothing", "_nothing", "__wrapped__"):
         with pytest.raises(AttributeError, match=f"'retarget' has no attribute '{name}'"):

@@ -36,7 +36,7 @@ def _():
 @app.cell(hide_code=True)
 def _(mo):
     mo.md(r"""
-    The corrector must know the optimiser. `reduction` matters: with a mean over the mini-batch, as
+    The corrector must know the optimizer. `reduction` matters: with a mean over the mini-batch, as
     here, a step is as long as with the sum at a rate divided by the size of the batch.
     """)
     return
@@ -52,7 +52,7 @@ def _(X, Y, digit, held_out, nn, rt, torch):
         network = nn.Sequential(
             nn.Linear(64, 500, bias=False), nn.ReLU(), nn.Linear(500, 10, bias=False)
         )
-        optimiser = torch.optim.SGD(network.parameters(), lr=rate)
+        optimizer = torch.optim.SGD(network.parameters(), lr=rate)
         learner = rt.SGD(rate, batch_size=batch, reduction="mean")
         corrector = rt.NetworkCorrector(network, learner, gamma=30.0, block_size=20, ridge=3.0)
         history = []
@@ -62,10 +62,10 @@ def _(X, Y, digit, held_out, nn, rt, torch):
             if corrected:
                 targets = corrector.correct(inputs, targets)  # the one line
             for x, target in zip(inputs.split(batch), targets.split(batch), strict=True):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss = (network(x) - target).square().sum(1).mean() / 2
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
             with torch.no_grad():
                 right = network(X[held_out]).argmax(1) == digit[held_out]
             history.append(right.float().mean().item())

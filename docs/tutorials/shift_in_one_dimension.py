@@ -28,7 +28,7 @@ def _():
     import numpy as np
 
     import retarget as rt
-    from retarget.data.toy import GRID, WIDTH, toy_curve
+    from retarget.lab.data.toy import GRID, WIDTH, toy_curve
 
     return GRID, WIDTH, mo, np, plt, rt, toy_curve
 

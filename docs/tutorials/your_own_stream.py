@@ -26,7 +26,7 @@ def _():
     import numpy as np
 
     import retarget as rt
-    from retarget.data.digits import digits_stream, one_hot
+    from retarget.lab.data.digits import digits_stream, one_hot
 
     digits = digits_stream(seed=0)
     X, labels = digits.x_train, digits.labels_train
@@ -38,7 +38,7 @@ def _():
 @app.cell
 def _(X, X_test, rt):
     kernel = rt.RBF(width=4.0)
-    learner = rt.SGD(lr=0.1)  # describes your optimiser; batch_size, momentum... go here too
+    learner = rt.SGD(lr=0.1)  # describes your optimizer; batch_size, momentum... go here too
     gamma = 1.0  # ridge of the batch model that you compare with
     K, K_test = kernel(X), kernel(X_test, X)
     return K, K_test, gamma, kernel, learner

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retarget.continual.corrector import NetworkCorrector
     from retarget.diagnosis.pipeline import diagnose
     from retarget.diagnosis.result import Diagnosis
     from retarget.errors import RetargetError
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     )
     from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
     from retarget.learners import SGD
+    from retarget.networks.corrector import NetworkCorrector
     from retarget.streaming.corrector import TargetCorrector
     from retarget.streaming.ridge import StreamingRidge
     from retarget.streaming.tangent import TangentLearner
@@ -93,7 +93,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
 # torch, scikit-learn and Polars take seconds to import: each name is imported when it is used. Keep
 # this in step with the imports above, which are for type checkers and editors.
 _MODULES = {
-    "continual.corrector": "NetworkCorrector",
+    "networks.corrector": "NetworkCorrector",
     "diagnosis.pipeline": "diagnose",
     "diagnosis.result": "Diagnosis",
     "errors": "RetargetError",

@@ -33,7 +33,7 @@ T = TypeVar("T")
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
 
-# Types with arithmetic; torch also has types without (float8, quantised).
+# Types with arithmetic; torch also has types without (float8, quantized).
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),

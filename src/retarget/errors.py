@@ -17,7 +17,7 @@ __all__ = [
     "InvalidInputError",
     "InvalidTypeError",
     "LargeTargetsWarning",
-    "LinearisationWarning",
+    "LinearizationWarning",
     "MissingDataError",
     "MissingExtraError",
     "ModelRunError",
@@ -66,7 +66,7 @@ class NotPositiveDefiniteError(RetargetError, ArithmeticError):
     """A kernel matrix that has no Cholesky factor in its precision.
 
     Attributes:
-        deficit: How far the smallest eigenvalue lies below what can be factorised.
+        deficit: How far the smallest eigenvalue lies below what can be factorized.
         jitter: An amount that is enough to add to the diagonal (to gamma, or as ridge).
     """
 
@@ -84,7 +84,7 @@ class DivergedError(RetargetError, ArithmeticError):
     """The online learner's error overflowed.
 
     Attributes:
-        step: The optimiser's step (counted from 0) whose error is no longer finite.
+        step: The optimizer's step (counted from 0) whose error is no longer finite.
         largest_stable_lr: A rate below which streams in random order do not blow up.
     """
 
@@ -161,7 +161,7 @@ class LargeTargetsWarning(UserWarning):
     """
 
 
-class LinearisationWarning(UserWarning):
+class LinearizationWarning(UserWarning):
     """A network did not do what its tangent kernel predicted.
 
     Corrected targets are exact for the kernel; a network follows them only while its kernel hardly

@@ -1,9 +1,9 @@
-"""The description of an online learner, and the labels and colours of learners."""
+"""The description of an online learner, and the labels and colors of learners."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
     import torch
 
 Reduction = Literal["sum", "mean"]
+NOT_SAID = cast("Reduction", None)  # a reduction, which is needed only for mini-batches
 MOST_SAMPLES = 2**53  # whole numbers beyond this are neither exact in floating point nor a batch
 
 
@@ -31,12 +32,13 @@ class SGD:
         nesterov: Nesterov's form of the momentum, as in PyTorch.
         weight_decay: $\lambda$ of the term $\tfrac\lambda2\|w\|^2$ added to the loss of each step.
         reduction: Whether the loss is the `"sum"` over a mini-batch, as in the theory, or the
-            `"mean"`, PyTorch's default, which divides the rate by the mini-batch's size.
+            `"mean"`, PyTorch's default, which divides the rate by the mini-batch's size. There is
+            no default if `batch_size` is above 1; for single samples both are the same.
 
     Examples:
         >>> SGD(lr=0.1, batch_size=4, reduction="mean").steps(10)
         3
-        >>> SGD(lr=[0.3, 0.2, 0.1], batch_size=4).rates(10)
+        >>> SGD(lr=[0.3, 0.2, 0.1], batch_size=4, reduction="sum").rates(10)
         array([0.3, 0.2, 0.1])
     """
 
@@ -45,7 +47,7 @@ class SGD:
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
-    reduction: Reduction = "sum"
+    reduction: Reduction = NOT_SAID
 
     def __post_init__(self) -> None:
         # the class is frozen: this is how checked values are set
@@ -67,6 +69,15 @@ class SGD:
             raise InvalidInputError(f"weight_decay is {self.weight_decay}; expected 0 or more")
         if self.nesterov and self.momentum == 0:
             raise InvalidInputError("nesterov=True needs a momentum above 0, as in torch.optim.SGD")
+        if self.reduction is None:
+            if self.batch_size > 1:
+                raise InvalidInputError(
+                    f"batch_size is {self.batch_size}, but reduction was not given; expected "
+                    "reduction='mean' if the loss of a step is the mean over its mini-batch, as "
+                    "PyTorch's losses are by default, or reduction='sum', as in the paper: the "
+                    f"same lr then takes steps {self.batch_size} times as large"
+                )
+            object.__setattr__(self, "reduction", "sum")
         if self.reduction not in get_args(Reduction):
             raise InvalidInputError(f"reduction is {self.reduction!r}; expected 'sum' or 'mean'")
 
@@ -76,13 +87,13 @@ class SGD:
     ) -> Self:
         r"""Describes an existing `torch.optim.SGD` with its current options.
 
-        Use it in a training loop that already has an optimiser, so that the two cannot disagree.
-        An optimiser with momentum must be new, because the description cannot hold a velocity from
+        Use it in a training loop that already has an optimizer, so that the two cannot disagree.
+        An optimizer with momentum must be new, because the description cannot hold a velocity from
         earlier steps.
 
         Parameter groups may have different rates. The learner has the rate of the first group, and
         the others' ratios to it are a diagonal preconditioner of the kernel, which
-        `rt.EmpiricalNTK(module, preconditioner=optimizer)` takes from the optimiser. Weight
+        `rt.EmpiricalNTK(module, preconditioner=optimizer)` takes from the optimizer. Weight
         decays must then be in inverse proportion to the rates, so that all weights shrink alike.
 
         Args:
@@ -91,7 +102,7 @@ class SGD:
             reduction: Whether the loop's loss is the `"sum"` or the `"mean"` over a mini-batch.
 
         Raises:
-            InvalidTypeError: The optimiser is not a `torch.optim.SGD`.
+            InvalidTypeError: The optimizer is not a `torch.optim.SGD`.
             InvalidInputError: It has an option or a state that cannot be described exactly:
                 `maximize`, `dampening` with a momentum, a rate that a scheduler changes, groups
                 that differ in momentum or shrink differently, or a velocity from earlier steps.
@@ -154,20 +165,20 @@ class SGD:
 
 
 def _require_exact_description(optimizer: Any) -> None:
-    """Rejects an optimiser that no `SGD` describes exactly."""
+    """Rejects an optimizer that no `SGD` describes exactly."""
     import torch
 
     if type(optimizer) is not torch.optim.SGD:
         raise InvalidTypeError(
             f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.SGD: for Adam, "
-            "AdamW and RMSprop describe the rate with SGD(lr=...), and pass the optimiser to "
+            "AdamW and RMSprop describe the rate with SGD(lr=...), and pass the optimizer to "
             "EmpiricalNTK(module, preconditioner=optimizer)"
         )
     first = optimizer.param_groups[0]
     for number, group in enumerate(optimizer.param_groups):
         shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
         wrong = {
-            "maximize is set; expected an optimiser that minimises the loss": group["maximize"],
+            "maximize is set; expected an optimizer that minimizes the loss": group["maximize"],
             f"dampening is {group['dampening']}, which torch leaves out of the first step, so that "
             "no single rate describes it; expected dampening=0": group["momentum"] != 0
             and group["dampening"] != 0,
@@ -187,7 +198,7 @@ def _require_exact_description(optimizer: Any) -> None:
         velocity = state.get("momentum_buffer")
         if velocity is not None and bool(velocity.any()):
             raise InvalidInputError(
-                "the optimiser has a velocity from earlier steps; expected a new optimiser, or one "
+                "the optimizer has a velocity from earlier steps; expected a new optimizer, or one "
                 "without momentum"
             )
 
@@ -219,8 +230,8 @@ LABELS = {
     "corrected": "online, exactly corrected",
     "iterative": "online, iteratively corrected",
 }
-# Okabe and Ito's colours, distinguishable with any colour vision (jfly.uni-koeln.de/color).
-COLOURS = {
+# Okabe and Ito's colors, distinguishable with any color vision (jfly.uni-koeln.de/color).
+COLORS = {
     "truth": "#999999",
     "offline": "#0072B2",
     "online": "#E69F00",

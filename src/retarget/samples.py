@@ -227,6 +227,17 @@ def unfit_outputs(outputs: Tensor, n: int) -> InvalidInputError:
     )
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[nn.Module]:
+    """Puts the module in evaluation mode; afterwards restores the mode of each submodule."""
+    training = [part for part in module.modules() if part.training]
+    try:
+        yield module.eval()
+    finally:
+        for part in training:
+            part.training = True
+
+
 def require_network(module: Any) -> None:
     """Rejects what is not a network with weights that can be read."""
     if not isinstance(module, nn.Module):

@@ -1,7 +1,7 @@
 import pytest
 
 from retarget.cli import console
-from retarget.data import fetch
+from retarget.lab.data import fetch
 from support.made_mnist import NAMES, TRAIN_IMAGES, TRAIN_LABELS, made_data_set, write_made_mnist
 from support.mirror import Answer
 

@@ -57,7 +57,7 @@ def stand(monkeypatch):
     return standing_in(monkeypatch)
 
 
-LR, GAMMA, WIDTH, LEARNER = 0.3, 0.7, 1.9, rt.SGD(lr=0.3, batch_size=3)
+LR, GAMMA, WIDTH, LEARNER = 0.3, 0.7, 1.9, rt.SGD(lr=0.3, batch_size=3, reduction="sum")
 CHOSEN = ("--lr", LR, "--gamma", GAMMA, "--width", WIDTH, "--batch-size", 3)
 LAST = ("--evaluation", "next", "--test-share", 0.2)
 

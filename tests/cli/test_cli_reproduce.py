@@ -16,9 +16,9 @@ from rich.console import Console
 
 import retarget as rt
 from retarget.cli import reproduce
-from retarget.experiments.experiment import families
-from retarget.experiments.reader import experiment_names, parse_changes
-from retarget.experiments.runs.run import run_experiment
+from retarget.lab.experiment import families
+from retarget.lab.reader import experiment_names, parse_changes
+from retarget.lab.runs.run import run_experiment
 from retarget.progress import display
 from support import command_line, made_runs
 from support.made_runs import TEXT, calls, made
@@ -62,7 +62,7 @@ def test_installed_as_a_command():
 
 def test_failed_runs_are_listed_and_the_exit_code_says_so(command, monkeypatch, tmp_path, mine):
     monkeypatch.setattr(reproduce, "SHOWN_FAILURES", 1)
-    arguments = mine('behaviour = "raises"', "[grid]", "lr = [0.1, 0.2, 0.3]")
+    arguments = mine('behavior = "raises"', "[grid]", "lr = [0.1, 0.2, 0.3]")
     code, shown = command(*arguments, "-j", 0)
     assert code == 1
     assert "Runs computed: 6, found finished: 0, failed: 3" in shown
@@ -72,7 +72,7 @@ def test_failed_runs_are_listed_and_the_exit_code_says_so(command, monkeypatch, 
     assert not (tmp_path / "results" / "mine").exists()
 
 
-@pytest.mark.parametrize("part", ["draw", "summarise"])
+@pytest.mark.parametrize("part", ["draw", "summarize"])
 def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
     command, part, monkeypatch, tmp_path, mine
 ):
@@ -90,7 +90,7 @@ def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
     pyplot.close("all")
     code, shown = command(*arguments)
     assert code == 1
-    word = "drawn" if part == "draw" else "summarised"
+    word = "drawn" if part == "draw" else "summarized"
     assert f"could not be {word}: ValueError: no [red]luck[/red] at all" in shown
     assert "Traceback" not in shown
     assert "Runs computed: 0, found finished: 3" in shown
@@ -106,7 +106,7 @@ def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
 
 
 def test_no_title_or_reason_is_a_command_of_the_terminal(monkeypatch, capfd, mine):
-    arguments = mine('behaviour = "raises"')
+    arguments = mine('behavior = "raises"')
     path = arguments[1]
     path.write_text(path.read_text().replace('title = "made"', 'title = "[/x] \\u001b[31m"'))
     monkeypatch.setattr(made_runs, "REASON", "no \x1b]0;luck\x07")
@@ -170,7 +170,7 @@ def fail_with_seed_1(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("where", [("--cluster", "local:1"), ("--jobs", 2)])
 def test_a_cluster_and_processes(command, tmp_path, mine, where):
-    code, shown = command(*mine('behaviour = "raises"'), *where)
+    code, shown = command(*mine('behavior = "raises"'), *where)
     assert code == 1
     assert "Runs computed: 2, found finished: 0, failed: 1" in shown
     assert str(os.getpid()) not in (tmp_path / "calls").read_text().split()
@@ -205,7 +205,7 @@ def test_no_figure_and_no_such_command(command):
 COMMAND = """
 from support import made_runs
 from retarget.cli import main
-from retarget.experiments.experiment import families
+from retarget.lab.experiment import families
 
 if __name__ == "__main__":
     families()["made"] = made_runs.FAMILY
@@ -215,7 +215,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_ctrl_c_stops_it_and_what_is_done_is_kept(tmp_path, mine):
-    arguments = mine('behaviour = "waits"')
+    arguments = mine('behavior = "waits"')
     script = tmp_path / "command.py"
     script.write_text(COMMAND)
     command = subprocess.Popen(

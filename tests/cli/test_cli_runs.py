@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 import typer
 
-from retarget.experiments.runs.run import run_experiment
-from retarget.experiments.runs.store import RunStore
+from retarget.lab.runs.run import run_experiment
+from retarget.lab.runs.store import RunStore
 from support import made_runs
 from support.made_runs import made, records
 
@@ -15,7 +15,7 @@ def results(tmp_path, monkeypatch):
     """Two runs done, one failed, by "mine"; three done by "other"; one begun."""
     made_runs.install(monkeypatch)
     out = tmp_path / "results"
-    run_experiment(made(tmp_path, 'behaviour = "raises"'), out)
+    run_experiment(made(tmp_path, 'behavior = "raises"'), out)
     run_experiment(made(tmp_path, "lr = 0.7", name="other"), out)
     begun = RunStore(out).checkpoint("f" * 16)
     begun.parent.mkdir()
@@ -45,7 +45,7 @@ def test_a_list_of_all(command, monkeypatch, results):
     _, shown = command("runs", "list", "--out", results)
     assert ": 4 done, 1 interrupted, 1 failed, 1 damaged" in shown
     assert damaged.exists()  # to look at it changes nothing
-    monkeypatch.setattr("retarget.experiments.runs.store.current_code", lambda: ("other code", {}))
+    monkeypatch.setattr("retarget.lab.runs.store.current_code", lambda: ("other code", {}))
     _, shown = command("runs", "list", "--out", results)
     assert ": 1 interrupted, 1 failed, 4 outdated, 1 damaged" in shown
 
@@ -60,7 +60,7 @@ def test_all_about_a_run(command, results):
     (failed,) = keys(results, "failed")
     code, shown = command("runs", "show", failed[:10], "--out", results)
     assert code == 0
-    for text in (f"{failed}: failed", "mine: seed 1", "behaviour: raises", "lr: 0.1", "Traceback"):
+    for text in (f"{failed}: failed", "mine: seed 1", "behavior: raises", "lr: 0.1", "Traceback"):
         assert text in shown
     assert "reason: ValueError: no [red]luck[/red] at all" in shown
     done = keys(results, "done", "other")[0]
@@ -108,7 +108,7 @@ def test_export(command, results, tmp_path):
         assert (code, shown) == (0, f"20 rows of 5 runs in {path}")
         table = read(path)
         assert table.columns == [
-            *("run", "experiment", "seed", "folder", "behaviour", "lr", "step", "value")
+            *("run", "experiment", "seed", "folder", "behavior", "lr", "step", "value")
         ]
         for key in keys(results, "done"):
             part, result = table.filter(run=key), store.result(key)

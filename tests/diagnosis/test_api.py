@@ -49,7 +49,7 @@ def test_arrays(stand):
 
 
 def test_frames(stand):
-    rt.diagnose(FRAME, "y", time="t", drop=["b"], standardise=False, evaluation="next")
+    rt.diagnose(FRAME, "y", time="t", drop=["b"], standardize=False, evaluation="next")
     assert stand.stream.feature_names == ("a",)
     np.testing.assert_array_equal(stand.stream.X[:, 0], X[::-1, 0][:40])
     rt.diagnose(FRAME.lazy(), ["y", "a"], group="t")

@@ -151,7 +151,7 @@ def test_an_intercept_is_a_constant_feature():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))
     y = 5 + X[:, 0] + 0.1 * rng.normal(size=80)
-    options = {"kernel": "linear", "lr": 0.05, "gamma": 0.1, "standardise": False}
+    options = {"kernel": "linear", "lr": 0.05, "gamma": 0.1, "standardize": False}
     found = rt.diagnose(X, y, **options, intercept=True, evaluation="next", test_share=0.2)
     constant = np.column_stack([X, np.ones(80)])
     w = np.zeros(3)

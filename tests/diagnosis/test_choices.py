@@ -49,7 +49,7 @@ def test_gamma_has_the_least_leave_one_out_error_in_the_users_units():
 
 def test_rate_has_the_least_prequential_error_among_stable_rates():
     stream = make_stream(20, 2, seed=0)
-    options = {"batch_size": 3, "momentum": 0.4}
+    options = {"batch_size": 3, "reduction": "sum", "momentum": 0.4}
     for kernel in both_kernels(stream):
         limit = largest_rate(kernel, rt.SGD(1.0, **options))
         choice = choose_rate(Options(**options), kernel, limit, TWO)
@@ -80,14 +80,14 @@ def settled_at(stream, aim, ridge, gamma, block):
     return np.square(stream.K @ (rt.online_coefficients(stream.K, Z, LEARNER) - A_off)).mean()
 
 
-LEARNER = rt.SGD(lr=0.3, batch_size=2)
+LEARNER = rt.SGD(lr=0.3, batch_size=2, reduction="sum")
 
 
 def automatic(gamma):
     return Choice(gamma, True, "least error", pl.DataFrame())
 
 
-def test_the_stabiliser_ends_nearest_to_the_offline_learner():
+def test_the_stabilizer_ends_nearest_to_the_offline_learner():
     stream = make_stream(20, 2, seed=2)
     for kernel in both_kernels(stream):
         found, _ = choose_correction(kernel, LEARNER, by_hand(0.1), 6, None)

@@ -19,10 +19,10 @@ from support.problems import assert_same, fewer_examples
 
 LEARNERS = [
     {},
-    {"batch_size": 3},
+    {"batch_size": 3, "reduction": "sum"},
     {"momentum": 0.7},
-    {"momentum": 0.7, "nesterov": True, "batch_size": 3},
-    {"weight_decay": 0.02, "batch_size": 2},
+    {"momentum": 0.7, "nesterov": True, "batch_size": 3, "reduction": "sum"},
+    {"weight_decay": 0.02, "batch_size": 2, "reduction": "sum"},
     {"batch_size": 4, "reduction": "mean", "momentum": 0.5, "weight_decay": 0.01},
     {"batch_size": 100, "reduction": "mean"},  # one step
 ]
@@ -114,9 +114,9 @@ def test_classes_one_after_the_other():
 def test_progressive_scores_are_means_over_the_stream(mode):
     stream = drifting(50, dimensions=4)
     options = {"evaluation": "progressive", "mode": mode, "kernel": "linear"}
-    found = quiet(stream, lr=0.02, gamma=0.3, batch_size=2, **options)
+    found = quiet(stream, lr=0.02, gamma=0.3, batch_size=2, reduction="sum", **options)
     K = stream.X @ stream.X.T
-    online = rt.prequential_errors(K, stream.Y, rt.SGD(lr=0.02, batch_size=2))
+    online = rt.prequential_errors(K, stream.Y, rt.SGD(lr=0.02, batch_size=2, reduction="sum"))
     offline = stream.Y.copy()
     for start in range(2, 50, 2):
         A = rt.offline_coefficients(K[:start, :start], stream.Y[:start], 0.3)
@@ -159,7 +159,7 @@ def test_hard_streams_get_a_diagnosis(name, mode):
 
 def test_features_that_are_all_zero_teach_nothing():
     stream = replace(drifting(20), X=np.zeros((20, 2)))
-    found = quiet(stream, kernel="linear", batch_size=2, ridge=0.0)
+    found = quiet(stream, kernel="linear", batch_size=2, reduction="sum", ridge=0.0)
     assert found.stability.largest_lr == math.inf
     assert (found.prequential == found.stream.Y).all()
     np.testing.assert_array_equal(found.iterative, 0.0)

@@ -33,7 +33,11 @@ def test_for_plain_sgd_the_own_part_is_the_last_line_of_eq_11(lr):
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_sizes_and_pulls_are_means_over_the_rows_of_a_group(batch):
-    stream, learner, gamma = classes(30), rt.SGD(lr=0.3, batch_size=batch, momentum=0.5), 0.4
+    stream, learner, gamma = (
+        classes(30),
+        rt.SGD(lr=0.3, batch_size=batch, momentum=0.5, reduction="sum"),
+        0.4,
+    )
     problem = make_stream(30, 3, seed=0)
     problem.Y = stream.Y
     full, features = both_kernels(problem)

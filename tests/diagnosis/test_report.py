@@ -152,13 +152,13 @@ class TestEveryPage:
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_digits_can_be_read_on_every_colour_of_a_heat_map(pages, theme):
+def test_digits_can_be_read_on_every_color_of_a_heat_map(pages, theme):
     """With a contrast of 4.5 at least (WCAG 2.1, AA)."""
     style = pages("regression")[1].said["style"][0]
     ink, surface, warm = (
-        np.array([int(colour[k : k + 2], 16) for k in (0, 2, 4)]) / 255
+        np.array([int(color[k : k + 2], 16) for k in (0, 2, 4)]) / 255
         for name in ("ink", "surface", "warm")
-        for colour in re.findall(rf"--{name}: #(\w{{6}});", style)[theme : theme + 1]
+        for color in re.findall(rf"--{name}: #(\w{{6}});", style)[theme : theme + 1]
     )
 
     def luminance(share):

@@ -198,7 +198,7 @@ def test_dark_mode_is_dark_charts_too_and_paper_is_light_and_not_cut(visit):
     )
     assert opened.brightness("body") < 60
     assert opened.brightness("body", "color") > 200
-    number = "#chart-groups .heatmaplayer text"  # legible on every colour of the heat map
+    number = "#chart-groups .heatmaplayer text"  # legible on every color of the heat map
     assert opened.brightness(number, "fill") == opened.brightness("body", "color")
     assert all(opened.brightness(chart) < 128 for chart in drawn)
     opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = false })")

@@ -13,7 +13,7 @@ from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import log_scale, rows, scale
 from retarget.diagnosis.report.page import chart_json, report_charts
 from retarget.diagnosis.result import Choice, GroupShift, Stability
-from retarget.learners import COLOURS
+from retarget.learners import COLORS
 from support import made_diagnosis as made
 
 
@@ -53,7 +53,7 @@ class TestAlong:
             # sorted by a date, so the file's numbers do not rise: positions are drawn instead
             assert trace.x == pytest.approx((along["first"] + along["last"]).to_numpy() / 2)
         assert [trace.line.color for trace in found] == [
-            COLOURS[name] for name in ("online", "offline", "online")
+            COLORS[name] for name in ("online", "offline", "online")
         ]
         assert [trace.line.dash for trace in found] == [None, None, "dash"]
         assert found[0].customdata[1] == "positions 9 to 16 (2024-01-09 to 2024-01-16)"
@@ -230,8 +230,8 @@ class TestScores:
             replace(made.progressive(), answers=(replace(answer, scores=scores),)), "scores"
         )
         assert not np.isinf([*bars.error_x.array, *bars.error_x.arrayminus]).any()
-        colours = [COLOURS[name] for name in ("offline", "online", "corrected", "iterative")]
-        assert list(whole.marker.color[:4]) == list(coming.marker.color[:4]) == colours
+        colors = [COLORS[name] for name in ("offline", "online", "corrected", "iterative")]
+        assert list(whole.marker.color[:4]) == list(coming.marker.color[:4]) == colors
         assert (np.subtract(coming.y, whole.y) > 0).all()
         assert layout(made.regression(), "scores").showlegend is True
         assert layout(made.progressive(), "scores").showlegend is False
@@ -243,7 +243,7 @@ class TestScores:
         whole, coming = traces(made.model_regression(), "ways")
         assert list(whole.x) == [9, 7, 5, 3]
         assert list(coming.x) == [18, 14, 10, 6]
-        assert list(whole.marker.color) == [COLOURS[name] for name in words.WAYS.values()]
+        assert list(whole.marker.color) == [COLORS[name] for name in words.WAYS.values()]
         assert report_charts(made.regression())["ways"] is None
         assert report_charts(made.model_that_failed())["ways"] is None
         assert report_charts(made.logged())["ways"] is None  # there is nothing to compare

@@ -36,11 +36,11 @@ blocks_of = st.sampled_from([1, 2, 3])
 
 @fewer_examples
 @given(problem=problems(), panel=panel_sizes, seed=st.integers(0, 99))
-def test_learners_in_any_order_are_those_of_the_optimiser(problem, panel, seed):
+def test_learners_in_any_order_are_those_of_the_optimizer(problem, panel, seed):
     stream, learner = problem
     order = np.random.default_rng(seed).permutation(len(stream))
     plain = simulation.train(stream.features, stream.Y, learner)
-    other = rt.SGD(lr=0.01, batch_size=2)
+    other = rt.SGD(lr=0.01, batch_size=2, reduction="sum")
     second = simulation.train(stream.features, 2 * stream.Y, other)
     shuffled = simulation.train(stream.features[order], stream.Y[order], learner)
     queries = torch.from_numpy(stream.queries)
@@ -92,7 +92,7 @@ def test_corrections_are_those_of_the_theory(problem, gamma, ridge, times, panel
 
 
 @given(problem=problems(), gamma=gammas, times=blocks_of, panel=panel_sizes)
-def test_progressive_errors_are_those_of_refits_and_of_the_optimiser(problem, gamma, times, panel):
+def test_progressive_errors_are_those_of_refits_and_of_the_optimizer(problem, gamma, times, panel):
     stream, learner = problem
     n, b = len(stream), learner.batch_size
     offline, before = stream.Y.copy(), stream.Y.copy()

@@ -36,7 +36,7 @@ from support.problems import (
     streams,
 )
 
-LEARNER = rt.SGD(lr=0.1, batch_size=2)
+LEARNER = rt.SGD(lr=0.1, batch_size=2, reduction="sum")
 MOMENTUM = rt.SGD(lr=0.2, batch_size=7, momentum=0.5, reduction="mean")
 Y = np.arange(12.0)
 
@@ -234,7 +234,10 @@ def test_rounding_is_no_asymmetry(K):
 
 def test_starts_schedules_and_options_that_do_not_fit(K):
     every = list(calls(rd, K, Y))
-    fading, short = rt.SGD(lr=0.1, weight_decay=0.1), rt.SGD(lr=[0.1, 0.2], batch_size=4)
+    fading, short = (
+        rt.SGD(lr=0.1, weight_decay=0.1),
+        rt.SGD(lr=[0.1, 0.2], batch_size=4, reduction="sum"),
+    )
     shape = r"initial has shape \(12, 2\), but Y has shape \(12,\)"
     for message, names, arguments, initial in (
         (shape, every, (), np.zeros((12, 2))),
@@ -278,7 +281,7 @@ def test_divergence_is_reported_as_in_memory():
     # the sample that limits the rate is not in the first mini-batch of its tile
     scale = np.where(np.arange(80) == 4, 2.0, 1.0)
     stream.K *= scale * scale[:, None]
-    learner = rt.SGD(lr=1e30, batch_size=3, momentum=0.5)
+    learner = rt.SGD(lr=1e30, batch_size=3, momentum=0.5, reduction="sum")
     with pytest.raises(DivergedError) as expected:
         rt.online_coefficients(stream.K, stream.Y, learner)
     assert expected.value.step > 2  # not in the first tile
@@ -292,7 +295,9 @@ def test_divergence_is_reported_as_in_memory():
 def test_a_learner_that_blows_up_is_announced():
     stream = make_stream(n=80, outputs=1, seed=3)
     with pytest.warns(DivergenceWarning, match="lr = 12; below .* would be stable"):
-        rd.online_coefficients(tiled(stream.K, 20), stream.Y, rt.SGD(lr=12.0, batch_size=2))
+        rd.online_coefficients(
+            tiled(stream.K, 20), stream.Y, rt.SGD(lr=12.0, batch_size=2, reduction="sum")
+        )
 
 
 def test_targets_that_cannot_be_reached(K):
@@ -302,7 +307,7 @@ def test_targets_that_cannot_be_reached(K):
 
 def test_lost_digits_are_announced_as_in_memory():
     K = np.full((12, 12), 1e14) + np.diag(1.0 + np.arange(12))
-    slow = rt.SGD(lr=1e-15, batch_size=2)
+    slow = rt.SGD(lr=1e-15, batch_size=2, reduction="sum")
     for module, gram in ((rt, K), (rd, tiled(K))):
         for name, arguments in {
             "offline_coefficients": (1e-3,),

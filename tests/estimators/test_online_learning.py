@@ -17,12 +17,24 @@ from support.problems import assert_same, gammas, problems
 
 LEARNERS = [
     {"lr": 0.3},
-    {"lr": 0.2, "batch_size": 4},
+    {"lr": 0.2, "batch_size": 4, "reduction": "sum"},
     {"lr": 0.9, "batch_size": 4, "reduction": "mean"},
-    {"lr": 0.05, "batch_size": 3, "momentum": 0.8},
-    {"lr": 0.05, "batch_size": 3, "momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
+    {"lr": 0.05, "batch_size": 3, "reduction": "sum", "momentum": 0.8},
+    {
+        "lr": 0.05,
+        "batch_size": 3,
+        "reduction": "sum",
+        "momentum": 0.8,
+        "nesterov": True,
+        "weight_decay": 0.1,
+    },
     {"lr": 0.2, "weight_decay": 0.3},
-    {"lr": [0.3 / (1 + step) for step in range(9)], "batch_size": 5, "momentum": 0.5},
+    {
+        "lr": [0.3 / (1 + step) for step in range(9)],
+        "batch_size": 5,
+        "reduction": "sum",
+        "momentum": 0.5,
+    },
 ]
 
 
@@ -111,7 +123,14 @@ def test_exactly_corrected_is_kernel_ridge(ours, theirs, gamma, outputs):
 def test_iterative_against_the_printed_proposition():
     X, Y, queries = make_data(outputs=2)
     model = rt.OnlineKernelRegressor(
-        width=1.1, lr=0.2, gamma=0.4, correction="iterative", batch_size=2, block_size=6, ridge=0.1
+        width=1.1,
+        lr=0.2,
+        gamma=0.4,
+        correction="iterative",
+        batch_size=2,
+        reduction="sum",
+        block_size=6,
+        ridge=0.1,
     ).fit(X, Y)
     K = rt.RBF(1.1)(X)
     targets = literal.iterative(Y, K, 0.2, 0.4, block=6, ridge=0.1, batch=2)
@@ -122,7 +141,13 @@ def test_iterative_against_the_printed_proposition():
 
 def test_an_open_block_size_is_the_least_multiple_of_the_batch_from_64_on():
     X, Y, _ = make_data(n=150)
-    options = {"width": 1.0, "lr": 0.1, "batch_size": 9, "correction": "iterative"}
+    options = {
+        "width": 1.0,
+        "lr": 0.1,
+        "batch_size": 9,
+        "reduction": "sum",
+        "correction": "iterative",
+    }
     default = rt.OnlineKernelRegressor(**options).fit(X, Y)
     named = rt.OnlineKernelRegressor(block_size=72, **options).fit(X, Y)
     np.testing.assert_array_equal(default.targets_, named.targets_)
@@ -149,7 +174,7 @@ def test_an_open_width_is_the_median_distance_and_a_rate_for_it_fits_single_samp
     [
         {},
         {"momentum": 0.9},
-        {"batch_size": 5, "momentum": 0.6, "nesterov": True},
+        {"batch_size": 5, "reduction": "sum", "momentum": 0.6, "nesterov": True},
         {"batch_size": 5, "reduction": "mean", "weight_decay": 0.2},
     ],
     ids=str,
@@ -216,7 +241,12 @@ def problem(classes, seed=0):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_uncorrected_it_is_torch_sgd_on_cross_entropy(classes):
     X, y = problem(classes)
-    options = {"lr": 0.02, "batch_size": 7, "momentum": 0.6, "reduction": "mean"}
+    options = {
+        "lr": 0.02,
+        "batch_size": 7,
+        "momentum": 0.6,
+        "reduction": "mean",
+    }
     model = rt.OnlineKernelClassifier("linear", loss=CE, **options).fit(X, y)
     run = simulation.train(X, np.eye(classes)[y], rt.SGD(**options), loss=CE)
     assert_same(model.predict_proba(X), softmax(X @ run.weights, axis=1))

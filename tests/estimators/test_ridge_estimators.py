@@ -26,7 +26,7 @@ def made(n=50, d=4, c=2, seed=0):
     return X, Y, rng.normal(size=(7, d)) + 2, rng.uniform(0.2, 3.0, size=n)
 
 
-def labelled(names, n=60, seed=0):
+def labeled(names, n=60, seed=0):
     rng = np.random.default_rng(seed)
     numbers = rng.integers(len(names), size=n)
     numbers[: len(names)] = np.arange(len(names))
@@ -131,7 +131,7 @@ def test_fit_begins_anew_parameters_wait_for_it_and_learners_can_be_merged():
 @pytest.mark.parametrize("names", [("red", "green", "blue"), ("no", "yes"), (7, 3, 5, 1)])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_it_is_scikit_learns_classifier(names, weighted):
-    X, y, queries, weights = labelled(names)
+    X, y, queries, weights = labeled(names)
     given = weights if weighted else None
     model, peer = Classifier(1.7).fit(X, y, given), RidgeClassifier(alpha=1.7).fit(X, y, given)
     np.testing.assert_array_equal(model.predict(queries), peer.predict(queries))
@@ -147,7 +147,7 @@ def test_it_is_scikit_learns_classifier(names, weighted):
 @given(data=st.data(), weighted=st.booleans(), gamma=st.sampled_from(["auto", 0.3]))
 def test_classes_may_come_in_any_call(data, weighted, gamma):
     names = data.draw(st.sampled_from([("red", "green", "blue"), ("b", "a"), (4, 2, 9, 7)]))
-    X, y, queries, weights = labelled(names, n=16, seed=data.draw(st.integers(0, 9)))
+    X, y, queries, weights = labeled(names, n=16, seed=data.draw(st.integers(0, 9)))
     model = Classifier(gamma, fit_intercept=data.draw(st.booleans()))
     announced = data.draw(st.sampled_from([None, list(names), list(names)[1:]]))
     for i, rows in enumerate(data.draw(portions(16))):
@@ -164,7 +164,7 @@ def test_classes_may_come_in_any_call(data, weighted, gamma):
 
 
 def test_one_class_two_classes_three_classes():
-    X, y, queries, _ = labelled(("b", "a", "c"))
+    X, y, queries, _ = labeled(("b", "a", "c"))
     model = Classifier(0.5)
     for name, shape in (("b", (40, 1)), ("c", (40,)), ("a", (40, 3))):
         model.partial_fit(X[y == name], y[y == name])
@@ -174,7 +174,7 @@ def test_one_class_two_classes_three_classes():
 
 
 def test_what_fails_leaves_the_classifier_as_it_was():
-    X, y, queries, _ = labelled(("b", "a", "c"))
+    X, y, queries, _ = labeled(("b", "a", "c"))
     told = {"fail": False}
 
     def features(X):

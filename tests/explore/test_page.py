@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import retarget as rt
-from retarget.data.toy import WIDTH, toy_curve
 from retarget.explore import PAGE
+from retarget.lab.data.toy import WIDTH, toy_curve
 from retarget.theory.stability import largest_stable_lr
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 MINUS = "\N{MINUS SIGN}"
-TOY = toy_curve(69)  # the seed of experiments/configs/fig1.toml
+TOY = toy_curve(69)  # the seed of lab/configs/fig1.toml
 X, Y = TOY.x_train.round(3), TOY.y_train.round(3)
 
 
@@ -144,7 +144,10 @@ def test_its_functions_give_the_numbers_of_python(functions, problem):
     n, width, lr, batch, momentum, gamma, block, ridge = problem
     rng = np.random.default_rng(n + batch)
     x, y, query = rng.uniform(-1, 2, n), rng.normal(size=n) + 0.5, np.linspace(-2, 3, 11)
-    learner, kernel = rt.SGD(lr=lr, batch_size=batch, momentum=momentum), rt.RBF(width)
+    learner, kernel = (
+        rt.SGD(lr=lr, batch_size=batch, momentum=momentum, reduction="sum"),
+        rt.RBF(width),
+    )
     K = kernel(x)
     in_page = """([x, y, query, width, learner, gamma, block, ridge]) => {
         const K = rbf(x, x, width);

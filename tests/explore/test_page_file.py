@@ -5,7 +5,7 @@ import hashlib
 import re
 
 from retarget.explore import PAGE
-from retarget.learners import COLOURS
+from retarget.learners import COLORS
 
 TEXT = PAGE.read_text("utf-8")
 
@@ -30,8 +30,8 @@ def test_it_refers_to_nothing_outside_itself():
     assert set(re.findall(r"https?://[^\"]*", TEXT)) == {"http://www.w3.org/2000/svg"}  # a name
 
 
-def test_its_colours_are_those_of_the_figures():
-    colours = dict(re.findall(r"--([a-z]+): (#\w{6})\b", TEXT.partition("@media")[0]))
+def test_its_colors_are_those_of_the_figures():
+    colors = dict(re.findall(r"--([a-z]+): (#\w{6})\b", TEXT.partition("@media")[0]))
     names = {"offline", "online", "corrected", "iterative"}
-    assert {colours[name].upper() for name in names} == {COLOURS[name] for name in names}
-    assert colours["newest"].upper() == COLOURS["one step"]
+    assert {colors[name].upper() for name in names} == {COLORS[name] for name in names}
+    assert colors["newest"].upper() == COLORS["one step"]

@@ -14,17 +14,17 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(
-    include=["retarget.data", "retarget.diagnosis", "retarget.streaming"]
+    include=["retarget.lab.data", "retarget.diagnosis", "retarget.streaming"]
 ):
-    from retarget.data.archives import open_zip, read_members
-    from retarget.data.backbones import read_torch_file
-    from retarget.data.cifar10 import parse_batch
-    from retarget.data.core50 import decode
-    from retarget.data.mnist import read_idx
+    from retarget.archives import open_zip, read_members
     from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
     from retarget.diagnosis.tables.read import read_table
     from retarget.errors import RetargetError
-    from retarget.experiments.reader import parse_experiment
+    from retarget.lab.data.backbones import read_torch_file
+    from retarget.lab.data.cifar10 import parse_batch
+    from retarget.lab.data.core50 import decode
+    from retarget.lab.data.mnist import read_idx
+    from retarget.lab.reader import parse_experiment
     from retarget.streaming.corrector import TargetCorrector
     from support import formats
 

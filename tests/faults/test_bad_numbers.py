@@ -5,15 +5,15 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import InvalidInputError
+from retarget.networks.corrector import NetworkCorrector
 from support.lab_problems import mlp
 
 pytestmark = pytest.mark.faults
 
 BAD = [np.nan, np.inf, -np.inf]
 PARTS = [slice(0, 7), slice(7, 16), slice(16, 30)]
-LEARNER = rt.SGD(0.2, batch_size=2, momentum=0.5)
+LEARNER = rt.SGD(0.2, batch_size=2, momentum=0.5, reduction="sum")
 
 
 def stream(seed=3, n=30):

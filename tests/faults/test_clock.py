@@ -9,8 +9,8 @@ import pytest
 
 import retarget as rt
 from retarget import progress
-from retarget.data.cache import cached_array
-from retarget.data.fetch import DataSet, check_file, get
+from retarget.lab.data.cache import cached_array
+from retarget.lab.data.fetch import DataSet, check_file, get
 from retarget.progress import PatientBar
 from support.made_mnist import made_file
 from support.mirror import Answer

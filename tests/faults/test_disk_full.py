@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.data.cache import cached_array
-from retarget.data.fetch import DataSet, get
-from retarget.experiments.runs.store import Identity, RunStore
+from retarget.lab.data.cache import cached_array
+from retarget.lab.data.fetch import DataSet, get
+from retarget.lab.runs.store import Identity, RunStore
 from retarget.storage import atomic_file
 from support.made_mnist import made_file
 from support.mirror import Answer

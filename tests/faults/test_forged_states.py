@@ -18,7 +18,7 @@ from support.lab_problems import mlp
 
 pytestmark = pytest.mark.faults
 FORGERIES = 150 if "RETARGET_CORRUPTIONS" in os.environ else 12
-LEARNER = rt.SGD(0.1, batch_size=2, momentum=0.5)
+LEARNER = rt.SGD(0.1, batch_size=2, momentum=0.5, reduction="sum")
 
 
 def stream(n=23):
@@ -47,7 +47,7 @@ def network():
 
 
 def closed_loop():
-    learner = rt.SGD(0.1, batch_size=2)
+    learner = rt.SGD(0.1, batch_size=2, reduction="sum")
     thing = rt.NetworkCorrector(NETWORK(), learner, 2.0, 6, memory=9, replay=3)
     thing.next_block(*stream(6))
     return thing

@@ -23,7 +23,7 @@ pytestmark = [
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(8, 3)), RNG.normal(size=(8, 2))
-LEARNER = rt.SGD(0.01, batch_size=2)
+LEARNER = rt.SGD(0.01, batch_size=2, reduction="sum")
 
 
 def mlp(dtype=torch.float64, factor=1.0, bad=None):

@@ -7,11 +7,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from retarget.data.backbones import read_weights
-from retarget.data.fetch import check_file
-from retarget.data.mnist import MNIST, load_mnist
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError, MissingDataError
+from retarget.lab.data.backbones import read_weights
+from retarget.lab.data.fetch import check_file
+from retarget.lab.data.mnist import MNIST, load_mnist
 from retarget.streaming.corrector import TargetCorrector
 from support.made_mnist import write_made_mnist
 

@@ -28,7 +28,7 @@ X, Y = tasks((18,))[0]
 
 
 def pair(trains=LEARNER, learner=LEARNER, preconditioned=False, **options):
-    """The optimiser of a network, by what makes it or a learner, and a corrector of the network."""
+    """The optimizer of a network, by what makes it or a learner, and a corrector of the network."""
     module = network()
     optimizer = sgd(module, trains) if isinstance(trains, rt.SGD) else trains(module)
     given = {"preconditioner": optimizer} if preconditioned else {}
@@ -61,7 +61,7 @@ def then_frozen(module):
 
 
 def stepped(*given, samples=6, anew=None):
-    """After a step, of which the corrector knows some samples; perhaps with a new optimiser."""
+    """After a step, of which the corrector knows some samples; perhaps with a new optimizer."""
     optimizer, corrector = pair(*given)
     if samples:
         corrector.correct(X[:samples], Y[:samples])
@@ -85,8 +85,8 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("what", ACCEPTED)
-def test_optimisers_that_the_learner_describes(what):
-    agreement.require_optimiser(*ACCEPTED[what]())
+def test_optimizers_that_the_learner_describes(what):
+    agreement.require_optimizer(*ACCEPTED[what]())
     agreement.require_parameters(*ACCEPTED[what]())
 
 
@@ -95,28 +95,28 @@ def test_a_learner_like_the_one_in_the_message_is_right(trains):
     preconditioned = trains is adam
     wrong = replace(LEARNER, lr=0.3)
     with pytest.raises(InvalidInputError) as caught:
-        agreement.require_optimiser(*pair(trains, wrong, preconditioned))
-    advice = re.search(r"the optimiser is (SGD\(.*?\)), but", str(caught.value))[1]
-    agreement.require_optimiser(*pair(trains, eval(f"rt.{advice}"), preconditioned))
+        agreement.require_optimizer(*pair(trains, wrong, preconditioned))
+    advice = re.search(r"the optimizer is (SGD\(.*?\)), but", str(caught.value))[1]
+    agreement.require_optimizer(*pair(trains, eval(f"rt.{advice}"), preconditioned))
 
 
 def test_parameters_outside_can_be_frozen_or_the_corrector_made_from_all():
     whole = nn.Sequential(network(), nn.Linear(2, 2).double())
     corrector = make(whole[0])
     with pytest.raises(InvalidInputError, match="2 parameters outside"):
-        agreement.require_optimiser(sgd(whole, LEARNER), corrector)
-    agreement.require_optimiser(sgd(whole, LEARNER), make(whole))
+        agreement.require_optimizer(sgd(whole, LEARNER), corrector)
+    agreement.require_optimizer(sgd(whole, LEARNER), make(whole))
     optimizer = sgd(whole, LEARNER)
     whole[1].requires_grad_(False)
-    agreement.require_optimiser(optimizer, corrector)
+    agreement.require_optimizer(optimizer, corrector)
 
 
 def rate(value, at, learner=LEARNER):
     return lambda: agreement.require_rate(pair(replace(LEARNER, lr=value))[0], learner, at)
 
 
-def optimiser(*given, found=pair, **options):
-    return lambda: agreement.require_optimiser(*found(*given, **options))
+def optimizer(*given, found=pair, **options):
+    return lambda: agreement.require_optimizer(*found(*given, **options))
 
 
 def order(**options):
@@ -134,7 +134,7 @@ def made(maker, optimizer=sgd):
 
 
 def wider(module):
-    """An optimiser that trains something beside the network, and something that stays as it is."""
+    """An optimizer that trains something beside the network, and something that stays as it is."""
     head, frozen = nn.Linear(2, 3), nn.Linear(2, 7).requires_grad_(False)
     parameters = [*module.parameters(), *head.parameters(), *frozen.parameters()]
     return torch.optim.SGD(parameters, lr=LEARNER.lr)
@@ -159,35 +159,35 @@ HOT = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
 EACH = [4 / 2, 4 / 2, (9 + 0.25) / 2]
 RANDOM = RandomSampler(ROWS)
 REFUSED = {
-    "rate": (optimiser(replace(LEARNER, lr=0.1)), "is SGD.lr=0.1,.*learner is SGD.lr=0.01,"),
-    "preconditioner": (optimiser(two_rates, MOMENTUM, True), "learner is SGD.*momentum=0.5"),
-    "momentum": (optimiser(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
+    "rate": (optimizer(replace(LEARNER, lr=0.1)), "is SGD.lr=0.1,.*learner is SGD.lr=0.01,"),
+    "preconditioner": (optimizer(two_rates, MOMENTUM, True), "learner is SGD.*momentum=0.5"),
+    "momentum": (optimizer(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
     "decay": (
-        optimiser(replace(LEARNER, weight_decay=0.1)),
+        optimizer(replace(LEARNER, weight_decay=0.1)),
         "weight_decay=0.1.*an rt.SGD like the f",
     ),
-    "rates": (optimiser(two_rates), r"rates \[0.01, 0.02\]; expected one rate"),
+    "rates": (optimizer(two_rates), r"rates \[0.01, 0.02\]; expected one rate"),
     "rates, another preconditioner": (
-        optimiser(two_rates, LEARNER, "another"),
+        optimizer(two_rates, LEARNER, "another"),
         "expected one rate",
     ),
-    "scheduler": (optimiser(scheduled), r"scheduler changes .* one rate; .*SGD\(lr=\[...\]\)"),
-    "Adam": (optimiser(adam), "is Adam, but .* made for SGD; make it with preconditioner=opt"),
-    "Adam, scheduled": (optimiser(adam, learner=SCHEDULE), "is Adam, but .* made for SGD"),
-    "another Adam": (optimiser(found=another_adam), "for another optimiser; .* keep one optimiser"),
+    "scheduler": (optimizer(scheduled), r"scheduler changes .* one rate; .*SGD\(lr=\[...\]\)"),
+    "Adam": (optimizer(adam), "is Adam, but .* made for SGD; make it with preconditioner=opt"),
+    "Adam, scheduled": (optimizer(adam, learner=SCHEDULE), "is Adam, but .* made for SGD"),
+    "another Adam": (optimizer(found=another_adam), "for another optimizer; .* keep one optimizer"),
     "Adam, decay": (
-        optimiser(adam, replace(LEARNER, weight_decay=0.1), True),
+        optimizer(adam, replace(LEARNER, weight_decay=0.1), True),
         "is SGD.*decay=0.0,.*learner is SGD.*decay=0.1",
     ),
     "Adagrad": (
-        optimiser(lambda module: torch.optim.Adagrad(module.parameters())),
+        optimizer(lambda module: torch.optim.Adagrad(module.parameters())),
         "a Adagrad; expected torch's SGD, Adam, AdamW or RMSprop",
     ),
-    "parameters outside": (optimiser(wider), r"2 parameters outside .* \(3, 2\), \(3,\); make"),
-    "velocity": (optimiser(*MOVING, found=stepped, samples=0), "earlier steps, but .* 0 samples"),
-    "no velocity": (optimiser(*MOVING, found=stepped, anew=MOMENTUM), "is new, .* 6 samples"),
-    "parameters": (optimiser(params="2"), "trains 0.weight, and .* the opposite"),
-    "fewer parameters": (optimiser(last_layer), "does not train 0.weight, and"),
+    "parameters outside": (optimizer(wider), r"2 parameters outside .* \(3, 2\), \(3,\); make"),
+    "velocity": (optimizer(*MOVING, found=stepped, samples=0), "earlier steps, but .* 0 samples"),
+    "no velocity": (optimizer(*MOVING, found=stepped, anew=MOMENTUM), "is new, .* 6 samples"),
+    "parameters": (optimizer(params="2"), "trains 0.weight, and .* the opposite"),
+    "fewer parameters": (optimizer(last_layer), "does not train 0.weight, and"),
     "rate of a step": (rate(0.0101, 7), "rate of step 7 is 0.0101, but .* has 0.01;"),
     "rate of a schedule": (rate(0.01, 1, SCHEDULE), "rate of step 1 is 0.01, but .* has 0.009;"),
     "shuffled": (order(shuffle=True), "a RandomSampler, .* use shuffle=False"),
@@ -265,7 +265,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_the_arguments_that_would_
     assert lines[2:] == ["- set Trainer(b=None, c='d')"]
 
 
-def test_a_corrector_is_made_from_the_network_the_learner_and_an_optimiser_that_it_needs():
+def test_a_corrector_is_made_from_the_network_the_learner_and_an_optimizer_that_it_needs():
     maker = partial(rt.NetworkCorrector, gamma=2.0, block_size=12)  # as the messages advise
     assert made(maker).learner == LEARNER
     for optimizer in (adam, two_rates):
@@ -366,5 +366,5 @@ def test_the_shift_is_the_root_of_the_mean_square_of_all_portions():
     assert agreement.Shift().add(-3 * HOT, HOT).found(corrector)["largest_target"] == 3
     trained = pair()[1]
     by_hand(trained.module, trained, tasks())
-    error = portions.found(trained)["linearisation_error"]
-    assert error == trained.linearisation_error > 0
+    error = portions.found(trained)["linearization_error"]
+    assert error == trained.linearization_error > 0

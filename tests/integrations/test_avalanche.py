@@ -59,7 +59,7 @@ pytestmark = [
 CLASSES, INPUTS = 4, 5
 
 
-class Labelled(TensorDataset):
+class Labeled(TensorDataset):
     """What nc_benchmark takes: samples, and `targets` beside them."""
 
     def __init__(self, X, y):
@@ -89,7 +89,7 @@ REAL_STREAMS = list(zip(INPUT.split(12), REAL.split(12), strict=True))
 @pytest.fixture(scope="module")
 def classes():
     """Four classes, two at a time."""
-    return nc_benchmark(Labelled(*TRAIN), Labelled(*TEST), 2, task_labels=False, shuffle=False)
+    return nc_benchmark(Labeled(*TRAIN), Labeled(*TEST), 2, task_labels=False, shuffle=False)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,9 @@ def train_all(strategy, benchmark, **options):
 
 
 CLOSED = {"ridge": 0.0, "memory": 64}
-SHORT = rt.SGD(0.02, batch_size=3, momentum=0.5, weight_decay=0.1)  # 26 samples: a last one of 2
+SHORT = rt.SGD(
+    0.02, batch_size=3, momentum=0.5, weight_decay=0.1, reduction="sum"
+)  # 26 samples: a last one of 2
 # The learner, options of the corrector, options of the strategy.
 LIKE_BY_HAND = {
     "evaluated in between": (SGD4, {}, {"eval_every": 2, "peval_mode": "iteration"}),
@@ -230,20 +232,20 @@ def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(cl
     shift = (Z - Y).square().mean().sqrt().item()
     assert found[f"TargetShift/{where}"] == pytest.approx(shift, rel=1e-9)
     assert found[f"LargestTarget/{where}"] == pytest.approx(Z.abs().max().item(), rel=1e-9)
-    assert f"LinearisationError/{where}" not in found
+    assert f"LinearizationError/{where}" not in found
     accuracy = torch.cat(recorder.right).mean().item()
     assert found["Top1_Acc_Epoch/train_phase/train_stream/Task000"] == pytest.approx(accuracy)
     assert "TargetShift/" in text.getvalue()
     found = strategy.train(classes.train_stream[1], shuffle=False)
-    off = found["LinearisationError/train_phase/train_stream/Task000/Exp001"]
-    assert off == plugin.corrector.linearisation_error > 0
+    off = found["LinearizationError/train_phase/train_stream/Task000/Exp001"]
+    assert off == plugin.corrector.linearization_error > 0
     assert model.training
 
 
 @pytest.mark.parametrize("options", [{}, CLOSED], ids=["open", "closed"])
 def test_what_was_pickled_goes_on_as_if_nothing_had_happened(classes, options):
     # Avalanche's save_checkpoint pickles the whole strategy in this way. It is not called here, as
-    # dill cannot pickle an optimiser of this version of torch, with or without our plugin.
+    # dill cannot pickle an optimizer of this version of torch, with or without our plugin.
     plugin = TargetCorrectionPlugin(partial(corrector, **options))
     one = naive(network(), [plugin])
     one.train(classes.train_stream[0], shuffle=False)
@@ -279,11 +281,11 @@ REFUSED = {
     # by the checks that all adapters share
     "corrector": (3, {}, "corrector is 3; expected a function"),
     "made": (lambda model, learner: {}, {}, "corrector made a dict"),
-    "parameters": (only_last, {}, "optimiser trains 0.weight, and the corrector assumes the"),
+    "parameters": (only_last, {}, "optimizer trains 0.weight, and the corrector assumes the"),
     "closed loop twice": (closed, {"train_epochs": 2}, "2 epochs, but in the closed loop"),
     # by Avalanche's own
     "mean squared error": (corrector, {"criterion": nn.MSELoss()}, "neither half"),
-    "another rate": (slow, {}, "optimiser is SGD.lr=0.05,.*learner is SGD.lr=0.04,"),
+    "another rate": (slow, {}, "optimizer is SGD.lr=0.05,.*learner is SGD.lr=0.04,"),
     "another batch": (large, {}, "batch_size=8 and .*, but the strategy has train_mb_size=4 and"),
     "another reduction": (summed, {}, "reduction='sum', but .* is the mean over a mini-batch"),
     "another loss": (corrector, ENTROPY, "loss is 'squared'.*criterion is 'cross-entropy'"),
@@ -339,7 +341,7 @@ def test_adam_and_a_schedule_are_described_as_the_messages_advise(classes):
     train_all(naive(model, [TargetCorrectionPlugin(make)], optimizer=adam), classes)
     learner = replace(SGD4, lr=0.001)
     by_hand(
-        twin, make(twin, learner, preconditioner=same), STREAMS, optimiser=same, first_true=True
+        twin, make(twin, learner, preconditioner=same), STREAMS, optimizer=same, first_true=True
     )
     assert_same(model, twin, start=network())
 

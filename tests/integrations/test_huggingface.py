@@ -20,7 +20,7 @@ from support.corrected_training import Penalty, arguments_in, assert_same, by_ha
 pytestmark = [
     # `pin_memory` on a machine without an accelerator, and a large target of so small a network
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning"),
-    pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning"),
+    pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning"),
     pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning"),
 ]
 
@@ -159,7 +159,7 @@ def test_adamw_corrects_from_the_second_task_on(tmp_path, loss):
     optimizer = torch.optim.AdamW(same.parameters(), lr=1e-3, weight_decay=0.0)
     learner = rt.SGD(1e-3, BATCH, reduction="mean")
     made = corrector(same, learner, preconditioner=optimizer)
-    by_hand(same, made, map(tensors, TASKS), optimiser=optimizer, first_true=True)
+    by_hand(same, made, map(tensors, TASKS), optimizer=optimizer, first_true=True)
     assert_same(trainer.model, same)
     assert trainer_logs(trainer)[-1]["target_shift"] > 0
 
@@ -194,7 +194,7 @@ def test_what_is_logged_and_that_evaluation_is_on_true_labels(tmp_path):
     X, Y = tensors(TASKS[0])
     Z = CORRECTOR(bert(), LEARNER).correct(X, Y)
     assert first["target_shift"] == pytest.approx(float((Z - Y).square().mean().sqrt()))
-    assert "linearisation_error" not in first
+    assert "linearization_error" not in first
     X, Y = tensors(TASKS[1])
     with torch.no_grad():
         logits = trainer.model.eval()(**X).logits
@@ -204,7 +204,7 @@ def test_what_is_logged_and_that_evaluation_is_on_true_labels(tmp_path):
     trainer.train_dataset = TASKS[1]
     trainer.train()
     (second,) = trainer_logs(trainer)
-    assert second["linearisation_error"] == trainer.corrector.linearisation_error > 0
+    assert second["linearization_error"] == trainer.corrector.linearization_error > 0
 
 
 def shorter(rows):
@@ -236,7 +236,7 @@ REFUSED = {
     "label names": ({"label_names": ["label_ids"]}, "expected \\['labels'\\]"),
     "warm-up": ({"warmup_steps": 2, "lr_scheduler_type": "linear"}, "rate of step 0 is 0.0"),
     "decay": ({"weight_decay": 0.1}, "lr \\* weight_decay differs between groups"),
-    "optimiser": ({"optim": "adafactor"}, "a Adafactor; expected torch's .*optim='sgd'"),
+    "optimizer": ({"optim": "adafactor"}, "a Adafactor; expected torch's .*optim='sgd'"),
     "best": (BEST, "load_best_model_at_end is True"),
     "plateau": (PLATEAU, "whose rates are not known beforehand"),
     "loss": ({"extra": {"compute_loss_func": max}}, "compute_loss_func is given"),

@@ -61,7 +61,7 @@ class Small(L.LightningModule):
     def __init__(self, learner=LEARNER):
         super().__init__()
         self.network, self.learner, self.seen = network(), learner, []
-        self.optimiser = sgd(self.network, learner)
+        self.optimizer = sgd(self.network, learner)
 
     def forward(self, x):
         return self.network(x)
@@ -74,7 +74,7 @@ class Small(L.LightningModule):
         return self.loss(batch[0], batch[1])
 
     def configure_optimizers(self):
-        return self.optimiser
+        return self.optimizer
 
 
 def trainer(*callbacks, **options):
@@ -115,8 +115,8 @@ class Scaled(Small):
 
 class Scheduled(Small):
     def configure_optimizers(self):
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimiser, 0.95)
-        return [self.optimiser], [{"scheduler": scheduler, "interval": "step"}]
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.95)
+        return [self.optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
 class Entropy(Small):
@@ -242,9 +242,9 @@ def test_a_scheduler_and_adam_are_described_as_the_messages_advise():
     optimizer = torch.optim.Adam(same.parameters(), 0.001)
     learner = replace(LEARNER, lr=0.001)
     twin = make(same, learner, preconditioner=optimizer, **options)
-    by_hand(same, twin, tasks(), optimiser=optimizer, first_true=True)
+    by_hand(same, twin, tasks(), optimizer=optimizer, first_true=True)
     module = Small()
-    module.optimiser = torch.optim.Adam(module.network.parameters(), 0.001)
+    module.optimizer = torch.optim.Adam(module.network.parameters(), 0.001)
     callback = TargetCorrection(partial(rt.NetworkCorrector, **options))
     assert_learned(fitted(module, callback), same)
 
@@ -265,7 +265,7 @@ def test_penalties_that_start_at_zero_are_found(penalty, options):
     with pytest.raises(InvalidInputError, match="at step 1 of the task the gradients differ by"):
         fitted(module, correction(module, **options))
     assert "training_step" not in vars(module)
-    assert not module.optimiser._optimizer_step_pre_hooks
+    assert not module.optimizer._optimizer_step_pre_hooks
 
 
 def test_everything_that_is_wrong_is_said_at_once_and_the_advice_is_enough():
@@ -319,11 +319,11 @@ def test_what_is_logged_by_one_trainer_for_all_tasks(tmp_path):
     shift, largest = (z - Y).square().mean().sqrt().item(), z.abs().max().item()
     expected = {"retarget/shift": shift, "retarget/largest_target": largest}
     assert metrics[0] == pytest.approx(expected, 1e-6)
-    error = callback.corrector.linearisation_error
-    assert metrics[1]["retarget/linearisation_error"] == pytest.approx(error, 1e-6)
+    error = callback.corrector.linearization_error
+    assert metrics[1]["retarget/linearization_error"] == pytest.approx(error, 1e-6)
     fit.logger.save()
     written = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
-    assert "retarget/linearisation_error" in written.splitlines()[0]
+    assert "retarget/linearization_error" in written.splitlines()[0]
 
 
 GOING_ON = {
@@ -384,12 +384,12 @@ def headed():
     """A module with an output layer that is trained, and of which the corrector does not know."""
     module = Small()
     module.head = nn.Linear(2, 2).double()
-    module.optimiser = sgd(module, LEARNER)
+    module.optimizer = sgd(module, LEARNER)
     return module
 
 
 def warming_up(module, batch, batch_idx):
-    module.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
+    module.optimizer.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
 
 
 CLIPPING = changed(configure_gradient_clipping=lambda *_, **__: None)
@@ -411,8 +411,8 @@ REFUSED = {
     "shuffle": ("RandomSampler.*use shuffle=False", {"loading": {"shuffle": True}}),
     "epochs": ("2 epochs.*refresh='task'", {"settings": {"max_epochs": 2}}),
     "outside": ("2 parameters outside of the corrector's network", {"kind": headed}),
-    "no optimiser": ("returned 0 optimisers", {"kind": changed(configure_optimizers=lambda _: [])}),
-    "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
+    "no optimizer": ("returned 0 optimizers", {"kind": changed(configure_optimizers=lambda _: [])}),
+    "rate": ("optimizer is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
     "warm-up": ("rate of step 1 is 0.0101", {"kind": changed(on_train_batch_start=warming_up)}),
     "loss": (
         "step 0 of the task the gradients are 3 times those",

@@ -22,7 +22,7 @@ from retarget.integrations.river import (
     StreamingRidgeClassifier,
     TargetCorrection,
 )
-from retarget.streaming.adaptive import LEVEL
+from retarget.integrations.river_adaptive import LEVEL
 from retarget.streaming.corrector import TargetCorrector
 from retarget.theory.losses import nearest_distributions
 
@@ -298,10 +298,10 @@ class TestTargetCorrection:
         """Of a model with a penalty that decays its weights a little: nearer than uncorrected."""
         X, Y, samples = stream()
         order = np.argsort(Y)  # a stream that is hard to learn online
-        penalised = Linear(optim.SGD(0.05), l2=1e-3, intercept_lr=0.0)
+        penalized = Linear(optim.SGD(0.05), l2=1e-3, intercept_lr=0.0)
         guess = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1), gamma=0.7, block_size=12)
-        model = TargetCorrection(penalised, guess, max_features=8)
-        plain = penalised.clone()
+        model = TargetCorrection(penalized, guess, max_features=8)
+        plain = penalized.clone()
         for each in (model, plain):
             learn_all(each, [samples[i] for i in order], Y[order])
         W = np.linalg.solve(X.T @ X + 0.7 * np.eye(4), X.T @ Y)
@@ -313,7 +313,7 @@ class TestTargetCorrection:
         assert len(guess) == 0  # it is copied
         guess.correct(np.zeros((1, 8)), np.zeros(1))
         with pytest.raises(InvalidInputError, match="has taken in 1 samples; expected a new one"):
-            TargetCorrection(penalised, guess)
+            TargetCorrection(penalized, guess)
 
 
 def test_the_examples_of_the_docstrings():

@@ -155,7 +155,7 @@ def test_the_history_tells_of_the_correction(capsys):
     net, (x, y) = learned(regressor(verbose=1)), FIRST
     z = make(network()).correct(x, y)
     assert net.history[0, "shift"] == pytest.approx(np.sqrt(np.mean((z - y) ** 2)), 1e-9)
-    assert net.history[1, "linearisation_error"] == net.corrector_.linearisation_error
+    assert net.history[1, "linearization_error"] == net.corrector_.linearization_error
     assert "shift" in capsys.readouterr().out
 
 
@@ -181,15 +181,15 @@ def test_clones_have_the_parameters_and_nothing_that_was_learned():
     assert not any(name.startswith("corrector_") for name in net.get_params())
 
 
-def by_optimiser(optimizer, learner, **options):
-    """The plain loop with this kind of optimiser, of which the first task is not corrected."""
+def by_optimizer(optimizer, learner, **options):
+    """The plain loop with this kind of optimizer, of which the first task is not corrected."""
     same = network()
     made = optimizer(same.parameters(), learner.lr)
     by_hand(
         same,
         make(same, learner, preconditioner=made, **options),
         tasks(),
-        optimiser=made,
+        optimizer=made,
         first_true=True,
     )
     return same
@@ -199,7 +199,7 @@ def test_adam_is_described_as_the_message_advises():
     options = {"gamma": 1e3, "block_size": 12, "ridge": 1e3}
     net = regressor(lr=0.001, optimizer=torch.optim.Adam, corrector=partial(CORRECTOR, **options))
     learner = replace(LEARNER, lr=0.001)
-    assert_learned(learned(net), by_optimiser(torch.optim.Adam, learner, **options))
+    assert_learned(learned(net), by_optimizer(torch.optim.Adam, learner, **options))
 
 
 def test_a_scheduler_is_described_as_the_message_advises():
@@ -296,7 +296,7 @@ class Impatient(CorrectedRegressor):
 
 
 CHANGES = {
-    "optimiser is SGD\\(lr=0.02": lambda net: net.optimizer_.param_groups[0].update(lr=0.02),
+    "optimizer is SGD\\(lr=0.02": lambda net: net.optimizer_.param_groups[0].update(lr=0.02),
     "batch_size is 3, but the corrector's": lambda net: net.set_params(batch_size=3),
     "fit parameters \\['weight'\\]": lambda net: {"weight": 3},
     "ended after 3 of 8 batches": lambda net: None,

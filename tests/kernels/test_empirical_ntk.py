@@ -123,7 +123,7 @@ def frozen():
     return module
 
 
-def normalised():
+def normalized():
     module = nn.Sequential(
         nn.Conv2d(2, 3, 2, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Dropout(),
         nn.Linear(12, 2),
@@ -179,7 +179,7 @@ MODULES = {
     ),
     "frozen": (frozen, VECTOR, ["Gradient", "Readout"]),
     "wasteful": (wasteful, VECTOR, ["Gradient", "Readout"]),
-    "evaluated": (normalised, (2, 3, 3), ["Gradient", "Gradient", "Readout"]),
+    "evaluated": (normalized, (2, 3, 3), ["Gradient", "Gradient", "Readout"]),
 }  # fmt: skip
 
 
@@ -523,8 +523,8 @@ REFUSED = [
     (returns(lambda y: torch.ones(len(y), 2)), {}, "depend on none of .* linear.weight"),
     (custom, {"params": "idle"}, "depend on none of the parameters idle"),
     (two_types, {}, "float32 on cpu, torch.float64 on cpu"),
-    (batch_norm, {}, r"layer '1' \(BatchNorm1d\) normalises by the batch.*eval"),
-    (lambda: batch_norm(track_running_stats=False).eval(), {}, "normalises by the batch"),
+    (batch_norm, {}, r"layer '1' \(BatchNorm1d\) normalizes by the batch.*eval"),
+    (lambda: batch_norm(track_running_stats=False).eval(), {}, "normalizes by the batch"),
     (lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout(0.1)), {}, r"\(Dropout\) is random in"),
     (returns(functional.dropout), {}, "and are not random"),
     (returns(lambda y: y * math.nan), {}, "not finite, though its weights and samples are, as if"),

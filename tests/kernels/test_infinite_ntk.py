@@ -151,7 +151,7 @@ def test_perfectly_correlated_pixels():
 def test_only_the_pairs_that_the_network_needs_are_computed():
     layers = rt.InfiniteNTK(paper_network())._layers
     first, second = make_plan(layers, (1, 28, 28)).stages[:2]
-    # 28 pixels in 14 windows of 2, each meeting itself and its neighbours: (3 * 14 - 2) * 4
+    # 28 pixels in 14 windows of 2, each meeting itself and its neighbors: (3 * 14 - 2) * 4
     assert [m.outputs for m in first.pull] == [160, 160]
     assert [m.outputs for m in second.pull] == [28, 28]  # 7 windows of 2 x 2 pairs
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import retarget as rt
-from retarget.continual import NetworkCorrector
+from retarget import NetworkCorrector
 from retarget.errors import InvalidInputError, InvalidTypeError
 from support.networks import Network, parameter
 from support.oracles.empirical_ntk import close, jacobian, jacobian_gram, products
@@ -75,20 +75,20 @@ OPTIMIZERS = {
         groups(m, lr=0.02, weight_decay=0.1), 0.01, weight_decay=0.2
     ),
     "RMSprop": lambda m: torch.optim.RMSprop(m.parameters(), 0.01, alpha=0.8, eps=1e-2),
-    "RMSprop, centred": lambda m: torch.optim.RMSprop(m.parameters(), 0.01, centered=True),
+    "RMSprop, centered": lambda m: torch.optim.RMSprop(m.parameters(), 0.01, centered=True),
     "SGD": lambda m: torch.optim.SGD(groups(m, lr=0.03), 0.01, momentum=0.5),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_it_is_what_the_optimiser_multiplies_gradients_with(name):
+def test_it_is_what_the_optimizer_multiplies_gradients_with(name):
     """A step with the second moments held still moves the weights by lr * P * gradient."""
     module, X = network()
     optimizer = stepped(OPTIMIZERS[name], module, X)
     kernel = rt.EmpiricalNTK(module, preconditioner=optimizer)
     P, rate = kernel.factors(), 0.01
     if "SGD" not in name:
-        # the same optimiser, whose moments neither fade nor grow: it steps by lr * P * gradient
+        # the same optimizer, whose moments neither fade nor grow: it steps by lr * P * gradient
         for group in optimizer.param_groups:
             group["weight_decay"] = 0.0
             if "betas" in group:
@@ -136,7 +136,7 @@ def test_preconditioned_steps_on_a_linear_model_are_those_of_the_kernel(outputs)
             value.zero_()
     # outputs of a linear model do not share parameters: each has a kernel of its own
     K = kernel(X).view(20, outputs, 20, outputs)
-    learner = rt.SGD(lr, batch, weight_decay=decay)
+    learner = rt.SGD(lr, batch, weight_decay=decay, reduction="sum")
     for start in range(0, 20, batch):
         rows = slice(start, start + batch)
         module.zero_grad()
@@ -203,7 +203,7 @@ def test_features_of_a_kernel_keep_the_preconditioner_of_then():
      r"factors for bend have shape \(2,\); expected \(3,\), or one number"),
     (lambda m: random_factors(m, True) | {"bend": -1.0}, InvalidInputError,
      "bend hold a number that is negative"),
-    (lambda m: 0.1, InvalidTypeError, "is 0.1; expected a torch optimiser"),
+    (lambda m: 0.1, InvalidTypeError, "is 0.1; expected a torch optimizer"),
     (lambda m: torch.optim.Adagrad(m.parameters()), InvalidTypeError, "is a Adagrad; expected"),
 ])  # fmt: skip
 def test_what_has_no_description_is_refused(make, error, message):

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import retarget as rt
-from retarget.streaming.adaptive import AdaptiveRidge
-from retarget.streaming.named import NamedFeatures
+from retarget.integrations.river_adaptive import AdaptiveRidge
+from retarget.integrations.river_named import NamedFeatures
 from support.oracles import ridge as oracle
 from support.problems import assert_same
 from support.streaming_objects import CE, correction, corrector, feed, results, shift
@@ -48,7 +48,7 @@ class Learner:
 
 def trackers():
     for make in (shift, correction, corrector):
-        for learner in (PLAIN, rt.SGD(lr=0.05, batch_size=2, momentum=0.9)):
+        for learner in (PLAIN, rt.SGD(lr=0.05, batch_size=2, momentum=0.9, reduction="sum")):
             yield f"{make.__name__} {learner.momentum}", lambda m=make, s=learner: m(rt.RBF(2.0), s)
         yield f"{make.__name__} {CE}", lambda m=make: m(rt.RBF(2.0), PLAIN, loss=CE)
     for aim in ("all", "window:9", "discount:0.9"):

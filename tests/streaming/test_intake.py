@@ -74,7 +74,7 @@ def test_a_kernel_that_no_file_can_hold_is_given_again(tmp_path):
         return (1 + A @ B.T) ** 2
 
     X = np.random.default_rng(0).normal(size=(9, 3))
-    one = shift(kernel, rt.SGD(lr=0.01, batch_size=2))
+    one = shift(kernel, rt.SGD(lr=0.01, batch_size=2, reduction="sum"))
     results(one, X[:5], X[:5, 0])
     one.save(tmp_path / "state")
     with pytest.raises(InvalidInputError, match="kernel that a file cannot contain; pass it again"):
@@ -113,8 +113,8 @@ FAILING = {
     "shift": (shift, {}),
     "correction": (correction, {}),
 }
-PLAIN = rt.SGD(lr=0.2, batch_size=2)
-MOMENTUM = rt.SGD(lr=0.05, batch_size=2, momentum=0.7, weight_decay=0.1)
+PLAIN = rt.SGD(lr=0.2, batch_size=2, reduction="sum")
+MOMENTUM = rt.SGD(lr=0.05, batch_size=2, momentum=0.7, weight_decay=0.1, reduction="sum")
 
 
 def break_it(patch, owner, name, after):

@@ -84,7 +84,7 @@ def contents(thing):
 X, Y = made()
 MORE = made(70, seed=1)
 LABELS = np.arange(len(X)) % 3
-SGD = rt.SGD(lr=1e-4, batch_size=2)
+SGD = rt.SGD(lr=1e-4, batch_size=2, reduction="sum")
 
 
 def ridge():

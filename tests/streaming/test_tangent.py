@@ -115,7 +115,7 @@ def test_the_sketch_is_that_of_the_kernel():
 
 
 def test_a_linear_network_is_linear_regression():
-    """All tangents are the inputs themselves; the intercept is the bias's, and penalised."""
+    """All tangents are the inputs themselves; the intercept is the bias's, and penalized."""
     X, Y, queries = made(shape=(4,), c=1)
     network = nn.Linear(4, 1).double()
     # every parameter in a heap of its own: the sketch is a permutation with signs

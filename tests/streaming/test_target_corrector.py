@@ -27,7 +27,7 @@ from support.problems import (
 from support.streaming_objects import CE
 
 LINEAR = rt.Linear()
-LEARNER = rt.SGD(0.05, batch_size=2, momentum=0.5)
+LEARNER = rt.SGD(0.05, batch_size=2, momentum=0.5, reduction="sum")
 
 
 def made(n=40, d=5, outputs=2, seed=0):
@@ -48,7 +48,12 @@ def in_portions(corrector, X, Y, cuts, **more):
 
 def test_fewer_features_than_samples_in_a_block_and_a_start():
     X, Y = made(n=61, d=3)
-    given = rt.Features(lambda x: np.hstack([x, x**2])), rt.SGD(0.02, batch_size=4), 0.3, 12
+    given = (
+        rt.Features(lambda x: np.hstack([x, x**2])),
+        rt.SGD(0.02, batch_size=4, reduction="sum"),
+        0.3,
+        12,
+    )
     kept, bounded = (
         in_portions(corrector, X, Y, [*range(0, 61, 7), 61], initial=np.sin(X[:, :2]))
         for corrector in (rt.TargetCorrector(*given), rt.TargetCorrector(*given, memory=6))

@@ -94,7 +94,7 @@ def test_corrector_equals_iterative_targets(
             np.testing.assert_array_equal(preview[0], returned[-1])
         assert (len(corrector), corrector.waiting, corrector.feature_error) == (n, 0, 0.0)
         assert_same(np.concatenate(returned), expected, tolerance)
-        if bounded and start is None:  # what the optimiser itself is taught with them
+        if bounded and start is None:  # what the optimizer itself is taught with them
             run = simulation.train(stream.features, np.concatenate(returned), learner)
             assert_same(corrector.preview()[1], run.weights, tolerance)
 
@@ -175,7 +175,7 @@ def test_nothing_comes_of_no_samples():
 def test_the_stream_goes_on_after_a_flush():
     """A flush ends the block and the mini-batch; what follows starts new ones."""
     stream = make_stream(11, 1, seed=5)
-    learner = rt.SGD(lr=0.3, batch_size=2)
+    learner = rt.SGD(lr=0.3, batch_size=2, reduction="sum")
     corrector = rt.TargetCorrector(rt.Linear(), learner, 0.5, 4)
     Z = [corrector.correct(stream.features[:5], stream.Y[:5]), corrector.flush()]
     Z.append(corrector.correct(stream.features[5:], stream.Y[5:]))

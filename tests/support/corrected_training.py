@@ -53,19 +53,19 @@ def sgd(module, learner):
     )
 
 
-def by_hand(module, corrector, streams, *, optimiser=None, epochs=1, block=0, first_true=False):
+def by_hand(module, corrector, streams, *, optimizer=None, epochs=1, block=0, first_true=False):
     """Trains the module on corrected targets, step by step; gives the targets of each pass.
 
     Args:
         module: It is changed.
         corrector: A `NetworkCorrector` of the module, with or without memory.
         streams: Samples and true targets of each task.
-        optimiser: SGD as the learner says, if none is given.
+        optimizer: SGD as the learner says, if none is given.
         epochs: Passes over each task.
         block: Samples in a block of the closed loop.
         first_true: Whether the first task is trained on its true targets.
     """
-    optimiser = optimiser or sgd(module, corrector.learner)
+    optimizer = optimizer or sgd(module, corrector.learner)
     step, targets = 0, []
     for number, (X, Y) in enumerate(streams):
         for epoch in range(epochs):
@@ -74,13 +74,13 @@ def by_hand(module, corrector, streams, *, optimiser=None, epochs=1, block=0, fi
                 targets.append(Z)
                 for rows in torch.arange(len(Z)).split(corrector.learner.batch_size):
                     if not isinstance(corrector.learner.lr, float):
-                        optimiser.param_groups[0]["lr"] = corrector.learner.rate(step)
+                        optimizer.param_groups[0]["lr"] = corrector.learner.rate(step)
                     inputs = take(samples, rows)
                     nested = isinstance(inputs, dict)
                     outputs = module(**inputs).logits if nested else module(inputs)
-                    optimiser.zero_grad()
+                    optimizer.zero_grad()
                     step_loss(outputs, Z[rows], corrector.learner, corrector.loss).backward()
-                    optimiser.step()
+                    optimizer.step()
                     step += 1
     return targets
 

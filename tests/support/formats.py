@@ -21,14 +21,14 @@ import torch
 from safetensors.torch import save_file
 
 import retarget as rt
-from retarget.data.backbones import read_weights
-from retarget.data.cache import cached_array
-from retarget.data.cifar10 import CIFAR10_BINARY_ARCHIVE, load_cifar10
-from retarget.data.core50 import load_core50
-from retarget.data.mnist import load_mnist
 from retarget.diagnosis.tables.read import read_table
-from retarget.experiments.reader import parse_experiment
-from retarget.experiments.runs.store import Identity, RunStore
+from retarget.lab.data.backbones import read_weights
+from retarget.lab.data.cache import cached_array
+from retarget.lab.data.cifar10 import CIFAR10_BINARY_ARCHIVE, load_cifar10
+from retarget.lab.data.core50 import load_core50
+from retarget.lab.data.mnist import load_mnist
+from retarget.lab.reader import parse_experiment
+from retarget.lab.runs.store import Identity, RunStore
 from support.made_cifar10 import BINARY_NAMES, write_made_cifar10
 from support.made_core50 import made_frames, picture, write_made_core50
 from support.made_mnist import NAMES, write_made_mnist
@@ -219,7 +219,7 @@ def _read_run(path: Path) -> pl.DataFrame | None:
 
 
 def _experiment(folder: Path) -> Path:
-    text = Path(rt.__file__).parent / "experiments" / "configs" / "fig1.toml"
+    text = Path(rt.__file__).parent / "lab" / "configs" / "fig1.toml"
     path = folder / "made_experiment.toml"
     path.write_bytes(text.read_bytes())
     return path

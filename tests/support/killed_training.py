@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from retarget import continual as lab
+from retarget import lab
 from support.lab_problems import LEARNERS, mlp, stream, weights
 
 KILLS = 8  # at least, in as many runs as that takes

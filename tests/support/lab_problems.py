@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import retarget as rt
-from retarget import continual as lab
-from support.oracles import continual as oracle
+from retarget import lab
+from support.oracles import lab as oracle
 
 
 def mlp(seed, inputs=5, classes=3):
@@ -46,10 +46,10 @@ class Tied(nn.Module):
 
 
 def samples(random, n, shape=(5,), classes=3):
-    """Clouds around one centre a class."""
+    """Clouds around one center a class."""
     y = random.integers(classes, size=n)
-    centres = np.random.default_rng(0).normal(size=(classes, *shape))
-    return torch.from_numpy(centres[y] + random.normal(size=(n, *shape))), torch.from_numpy(y)
+    centers = np.random.default_rng(0).normal(size=(classes, *shape))
+    return torch.from_numpy(centers[y] + random.normal(size=(n, *shape))), torch.from_numpy(y)
 
 
 def stream(seed=0, sizes=(11, 6, 9), shape=(5,), classes=3, test=7):

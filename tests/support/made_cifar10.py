@@ -6,7 +6,7 @@ import tarfile
 
 import numpy as np
 
-from retarget.data.fetch import (
+from retarget.lab.data.fetch import (
     CIFAR10_BINARY_ARCHIVE,
     CIFAR10_BINARY_FILES,
     CIFAR10_PYTHON_ARCHIVE,

@@ -196,7 +196,7 @@ def classification(names=tuple(f"class {k}" for k in range(4)), rows=300):
 
 @cache
 def many_groups(groups=30, rows=400):
-    """One target, more groups than colours, many features, and a single question."""
+    """One target, more groups than colors, many features, and a single question."""
     names = [f"device number {row * groups // rows:02d}" for row in range(rows)]
     stream = weather(rows, names)
     one = {name: getattr(stream, name)[..., :1] for name in ("Y", "target_means", "target_scales")}

@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 
 import numpy as np
 
-from retarget.data.fetch import MNIST, DataFile, StoredFile
+from retarget.lab.data.fetch import MNIST, DataFile, StoredFile
 
 NAMES = [file.download.name for file in MNIST.files]
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES

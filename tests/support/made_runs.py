@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 
-from retarget.experiments.experiment import Config, Family, families, one_by_one
-from retarget.experiments.reader import parse_experiment
-from retarget.experiments.runs.store import RunStore, identities_of
+from retarget.lab.experiment import Config, Family, families, one_by_one
+from retarget.lab.reader import parse_experiment
+from retarget.lab.runs.store import RunStore, identities_of
 
 TEXT = """
 family = "made"
@@ -43,7 +43,7 @@ class MadeRun(Config):
     """What a run does; it leaves a line in `folder/calls` each time it is begun."""
 
     folder: str
-    behaviour: str = "good"
+    behavior: str = "good"
     lr: float = 0.1
 
 
@@ -58,17 +58,17 @@ def run(config):
 def misbehave(config):
     if config.seed != 1:  # the others are good
         return
-    if config.behaviour == "raises":
+    if config.behavior == "raises":
         raise ValueError(REASON)
-    if config.behaviour == "dies":
+    if config.behavior == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    if config.behaviour == "dies once":
+    if config.behavior == "dies once":
         with contextlib.suppress(FileExistsError):
             (Path(config.folder) / "died").touch(exist_ok=False)
             os.kill(os.getpid(), signal.SIGKILL)
-    if config.behaviour == "warns":
+    if config.behavior == "warns":
         warnings.warn("mind the gap", stacklevel=1)
-    if config.behaviour == "waits":  # until it is let go
+    if config.behavior == "waits":  # until it is let go
         (Path(config.folder) / "waiting").touch()
         while not (Path(config.folder) / "go").exists():
             time.sleep(0.02)
@@ -78,11 +78,11 @@ def draw(table):
     return Figure((0.1, 0.1))
 
 
-def summarise(table):
+def summarize(table):
     return [f"mean {table['value'].mean():.6f}"]
 
 
-FAMILY = Family(MadeRun, one_by_one(run), draw, summarise)
+FAMILY = Family(MadeRun, one_by_one(run), draw, summarize)
 
 
 def install(monkeypatch):

@@ -49,9 +49,9 @@ def regression(**options):
 def classification(names=tuple(f"class {k}" for k in range(4)), rows=300):
     """Classes that arrive one after another, each a group of its own; the test set has them all."""
     rng = np.random.default_rng(len(names))
-    centres = 1.6 * rng.normal(size=(len(names), 3))
+    centers = 1.6 * rng.normal(size=(len(names), 3))
     label = np.sort(np.arange(rows) % len(names))
     test = np.arange(120) % len(names)
-    X, X_test = (rng.normal(size=(len(k), 3)) + centres[k] for k in (label, test))
+    X, X_test = (rng.normal(size=(len(k), 3)) + centers[k] for k in (label, test))
     groups = [names[k] for k in label]
     return rt.diagnose(X, groups, group=groups, test=(X_test, [names[k] for k in test]))

@@ -5,7 +5,7 @@ import numpy as np
 import retarget as rt
 
 CE = "cross-entropy"
-LEARNER = rt.SGD(lr=0.05, batch_size=2, momentum=0.9)
+LEARNER = rt.SGD(lr=0.05, batch_size=2, momentum=0.9, reduction="sum")
 
 
 def corrector(kernel, learner=LEARNER, **options):

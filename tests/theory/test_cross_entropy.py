@@ -170,7 +170,7 @@ def test_a_rate_that_makes_rounding_grow_is_said():
 def test_the_probe_is_the_learners_derivative(outputs):
     stream = make_class_stream(25, outputs, seed=12, scale=3.0)
     K, Y = torch.from_numpy(stream.K), torch.from_numpy(stream.Y)
-    learner = rt.SGD(lr=0.6, batch_size=2, momentum=0.5)
+    learner = rt.SGD(lr=0.6, batch_size=2, momentum=0.5, reduction="sum")
     window = DualLearner(learner).window(K)
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], loss=CE)
     watch.follow(window, Y, window.errors(Y, CE))

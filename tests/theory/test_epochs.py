@@ -72,7 +72,7 @@ def test_they_are_the_formula(stream, gamma, epochs, batch):
     step = np.eye(n) - B @ stream.K
     G = sum(np.linalg.matrix_power(step, j) for j in range(epochs)) @ B
     A = rt.offline_coefficients(stream.K, stream.Y, gamma)
-    learner = rt.SGD(lr=eta, batch_size=batch)
+    learner = rt.SGD(lr=eta, batch_size=batch, reduction="sum")
     Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, epochs=epochs)
     assert_same(Z, np.linalg.solve(G, A), 1e-9)
 
@@ -90,11 +90,11 @@ def falling(lr, share, steps, **options):
 
 @pytest.mark.parametrize(("loss", "gamma", "learner", "started"), [
     ("squared", 0.3, rt.SGD(0.05, 4, momentum=0.9, reduction="mean"), False),
-    ("squared", 0.3, rt.SGD(0.1, 7, momentum=0.6, nesterov=True, weight_decay=0.02), False),
+    ("squared", 0.3, rt.SGD(0.1, 7, 0.6, True, 0.02, "sum"), False),
     ("squared", 0.3, rt.SGD(0.1, weight_decay=0.05), False),
-    ("squared", 0.3, falling(0.4, 0.1, 36, batch_size=3), False),
-    ("squared", 0.5, rt.SGD(0.3, 3), True),
-    ("cross-entropy", 0.5, rt.SGD(0.3, 3), True),
+    ("squared", 0.3, falling(0.4, 0.1, 36, batch_size=3, reduction="sum"), False),
+    ("squared", 0.5, rt.SGD(0.3, 3, reduction="sum"), True),
+    ("cross-entropy", 0.5, rt.SGD(0.3, 3, reduction="sum"), True),
     ("cross-entropy", 2.0,
      falling(0.3, 0.05, 27, batch_size=4, weight_decay=0.02, reduction="mean"), False),
 ])  # fmt: skip
@@ -113,7 +113,9 @@ def test_any_memory_start_and_batches_that_do_not_divide_the_stream(loss, gamma,
     momentum=st.sampled_from([0.0, 0.5]), panel=panel_sizes,
 )  # fmt: skip
 def test_cross_entropy_has_targets_for_every_epoch(stream, gamma, epochs, batch, momentum, panel):
-    learner = rt.SGD(lr=0.3 * (1 - momentum) / batch, batch_size=batch, momentum=momentum)
+    learner = rt.SGD(
+        lr=0.3 * (1 - momentum) / batch, batch_size=batch, momentum=momentum, reduction="sum"
+    )
     options = {"epochs": epochs, "loss": "cross-entropy"}
     with panels_of(panel):
         Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, **options)
@@ -127,7 +129,7 @@ def test_cross_entropy_has_targets_for_every_epoch(stream, gamma, epochs, batch,
 def test_a_singular_kernel_has_them_too():
     rng = np.random.default_rng(6)
     features = rng.normal(size=(40, 5)) / 3
-    Y, learner = rng.normal(size=(40, 2)), rt.SGD(lr=0.2, batch_size=3)
+    Y, learner = rng.normal(size=(40, 2)), rt.SGD(lr=0.2, batch_size=3, reduction="sum")
     K = features @ features.T
     Z = rt.corrected_targets(K, Y, learner, 0.1, epochs=6)
     run = train(features, Z, learner, epochs=6)
@@ -168,7 +170,7 @@ def test_learners_that_no_targets_lead_to_the_offline_one(monkeypatch):
 
 def test_a_learner_that_diverges_in_a_later_epoch_names_its_step():
     stream = make_stream(9, 1, seed=10)
-    learner = rt.SGD(lr=60.0, batch_size=4)
+    learner = rt.SGD(lr=60.0, batch_size=4, reduction="sum")
     with pytest.raises(DivergedError) as caught:
         rt.online_coefficients(stream.K, stream.Y, learner, epochs=400)
     assert caught.value.step >= 3  # of the second epoch, or later: an epoch has three steps

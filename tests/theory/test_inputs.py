@@ -17,7 +17,7 @@ from retarget.errors import (
 )
 from support.problems import assert_same, core_functions, make_stream
 
-LEARNER, PAIRS = rt.SGD(lr=0.2), rt.SGD(lr=0.1, batch_size=2)
+LEARNER, PAIRS = rt.SGD(lr=0.2), rt.SGD(lr=0.1, batch_size=2, reduction="sum")
 DECAYING = rt.SGD(lr=0.1, weight_decay=0.1)
 CORE = core_functions(LEARNER)
 core = pytest.mark.parametrize("function", CORE.values(), ids=CORE.keys())
@@ -123,7 +123,7 @@ def test_gamma_must_not_be_negative(gamma):
 
 @pytest.mark.parametrize("lr", [[0.1] * 9, [0.1] * 4])
 def test_a_schedule_of_the_wrong_length_is_refused(lr):
-    learner = rt.SGD(lr=lr, batch_size=2)
+    learner = rt.SGD(lr=lr, batch_size=2, reduction="sum")
     functions = core_functions(learner)
     del functions["offline_coefficients"], functions["distilled_targets"]
     functions["correction_terms"] = lambda K, Y: rt.correction_terms(K, learner, 1.0, 2)

@@ -20,7 +20,7 @@ from retarget.errors import (
     PrecisionWarning,
     StreamTooLargeError,
 )
-from support.oracles import continual as continual_oracle
+from support.oracles import lab as lab_oracle
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
@@ -50,7 +50,7 @@ first_blocks = st.sampled_from(["corrected", "plain"])
     panel=panel_sizes,
 )  # fmt: skip
 def test_equals_proposition_4_2(stream, eta, gamma, batch, blocks, ridge, parts, first, panel):
-    block, learner = batch * blocks, rt.SGD(lr=eta, batch_size=batch)
+    block, learner = batch * blocks, rt.SGD(lr=eta, batch_size=batch, reduction="sum")
     expected = literal.iterative(stream.Y, stream.K, eta, gamma, block, ridge, batch, parts, first)
     with panels_of(panel):
         got = rt.iterative_targets(
@@ -120,7 +120,7 @@ def test_one_block_for_all_is_the_exact_correction(loss, data, gamma):
 
 def test_a_start_that_is_not_zero_only_moves_the_targets():
     stream = make_stream(23, 2, seed=8)
-    initial, learner = np.cos(stream.Y), rt.SGD(lr=0.4, batch_size=2)
+    initial, learner = np.cos(stream.Y), rt.SGD(lr=0.4, batch_size=2, reduction="sum")
     Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4, initial=initial)
     residual = rt.iterative_targets(stream.K, stream.Y - initial, learner, 0.6, 4)
     assert_same(Z, residual + initial)
@@ -145,7 +145,7 @@ def test_repeated_samples_in_a_block_need_the_ridge_that_the_error_names():
     [
         ({}, {}, False, True),
         ({}, {"ridge": 0.3}, False, False),
-        ({"batch_size": 2}, {}, False, True),
+        ({"batch_size": 2, "reduction": "sum"}, {}, False, True),
         ({}, {"first_block": "plain"}, True, True),  # after every block but the first
         ({}, {"parts": "online"}, None, False),
         ({}, {"parts": "offline"}, True, False),
@@ -178,19 +178,19 @@ def test_when_the_rate_matters_and_when_the_newest_block_is_as_offline(
 def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, gamma, block, panel):
     with panels_of(panel):
         got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
-    assert_same(got, continual_oracle.offline_predictions(stream.K, stream.Y, gamma, block))
+    assert_same(got, lab_oracle.offline_predictions(stream.K, stream.Y, gamma, block))
 
 
 @given(
     stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 4), blocks=st.integers(1, 6),
     ridge=ridges, panel=panel_sizes,
 )  # fmt: skip
-def test_the_terms_are_equation_17_and_the_targets_minimise_equation_15(
+def test_the_terms_are_equation_17_and_the_targets_minimize_equation_15(
     stream, eta, gamma, batch, blocks, ridge, panel
 ):
     """Any other targets of the last block are worse, which is what the formula is for."""
     block, n = batch * blocks, len(stream)
-    learner = rt.SGD(lr=eta, batch_size=batch)
+    learner = rt.SGD(lr=eta, batch_size=batch, reduction="sum")
     with panels_of(panel):
         terms = rt.correction_terms(stream.K, learner, gamma, block, ridge)
     assert [term.rows for term in terms] == [
@@ -296,7 +296,7 @@ def test_terms_of_a_matrix_that_is_no_kernel_need_the_ridge_that_the_error_names
 
 
 def test_the_terms_have_the_callers_library_and_dtype_and_say_what_cannot_fit(monkeypatch):
-    K, learner = make_stream(9, 1, seed=3).K, rt.SGD(lr=0.2, batch_size=2)
+    K, learner = make_stream(9, 1, seed=3).K, rt.SGD(lr=0.2, batch_size=2, reduction="sum")
     expected = rt.correction_terms(K, learner, 0.7, 4)
     for matrix, kind, digits in (
         (K.astype(np.float16), np.ndarray, 100 * np.finfo(np.float16).eps),
@@ -336,7 +336,7 @@ def least_norm_sweep(K, Y, eta, gamma, b, batch):
 def test_fewer_features_than_samples_in_a_block(seed, d, n, blocks, batch, eta, gamma):
     rng, b = np.random.default_rng(seed), batch * blocks
     X, Y = rng.uniform(-1, 1, size=(n, d)) + np.eye(n, d), rng.normal(size=(n, 2))
-    K, learner = X @ X.T, rt.SGD(lr=eta / batch, batch_size=batch)
+    K, learner = X @ X.T, rt.SGD(lr=eta / batch, batch_size=batch, reduction="sum")
     Z = rt.iterative_targets(K, Y, learner, gamma, b)
     expected = least_norm_sweep(K, Y, learner.lr, gamma, b, batch)
     smallest = min(
@@ -400,7 +400,7 @@ def test_causal(stream, gamma, cut):
 
 def test_many_samples_over_many_panels():
     stream = make_stream(520, 2, seed=2)
-    learner = rt.SGD(lr=0.3, batch_size=4)
+    learner = rt.SGD(lr=0.3, batch_size=4, reduction="sum")
     Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.9, 20, ridge=0.1)
     assert_same(Z, literal.iterative(stream.Y, stream.K, 0.3, 0.9, 20, 0.1, batch=4))
 

@@ -164,7 +164,7 @@ def test_the_triangle_is_kept_in_blocks_and_rows_wait(intercept, columns, waitin
         sums.add(*tensors(features[row : row + 1], targets[row : row + 1], weights[row : row + 1]))
         rows = sum(len(each) for each in sums.triangle.waiting)
         assert rows < waiting
-    phi = oracle.centred(features, targets, weights, intercept)[0]
+    phi = oracle.centered(features, targets, weights, intercept)[0]
     C = phi.T @ np.diag(weights) @ phi
     assert_same(sums.scatter.tril(), np.tril(C))
     assert_same(sums.triangle.diagonal(), np.diag(C))

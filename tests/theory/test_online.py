@@ -51,10 +51,10 @@ def test_the_learners_are_equations_2_6_and_7_and_lemma_3_1(
     K, Y, query = stream.K, stream.Y, stream.K_query
     A = rt.offline_coefficients(K, Y, gamma)
     assert_same(query @ A, literal.f_off(Y, K, query.T, gamma))
-    A = rt.online_coefficients(K, Y, rt.SGD(lr=eta, batch_size=batch))
+    A = rt.online_coefficients(K, Y, rt.SGD(lr=eta, batch_size=batch, reduction="sum"))
     assert_same(query @ A, literal.f_on(Y, K, query.T, eta, batch))
     A = rt.online_coefficients(K, Y, rt.SGD(lr=2 / 3 * eta, weight_decay=decay))
-    assert_same(query @ A, literal.f_on_regularised(Y, K, query.T, 2 / 3 * eta, decay))
+    assert_same(query @ A, literal.f_on_regularized(Y, K, query.T, 2 / 3 * eta, decay))
     # several epochs are one pass over the stream repeated: E n rows, written out
     A = rt.online_coefficients(K, Y, rt.SGD(lr=eta), epochs=epochs)
     K, Y, query = np.tile(K, (epochs, epochs)), np.tile(Y, (epochs, 1)), np.tile(query, epochs)
@@ -127,9 +127,15 @@ def test_a_mini_batch_far_longer_than_the_stream_takes_no_memory():
     """One step for all samples, whatever the batch size says beyond them."""
     K, Y = np.eye(4) + 0.5, np.arange(8.0).reshape(4, 2)
     for options in ({}, {"momentum": 0.5, "weight_decay": 0.1}):
-        exact, endless = rt.SGD(0.1, 4, **options), rt.SGD(0.1, 2**53, **options)
+        exact, endless = (
+            rt.SGD(0.1, 4, **options, reduction="sum"),
+            rt.SGD(0.1, 2**53, **options, reduction="sum"),
+        )
         for compute in (rt.effective_targets, rt.corrected_targets):
             assert_same(compute(K, Y, endless, 0.3), compute(K, Y, exact, 0.3))
     start = {"initial": Y, "epochs": 2}
-    wanted = rt.effective_targets(K, Y, rt.SGD(0.1, 4, momentum=0.5), 0.3, **start)
-    assert_same(rt.effective_targets(K, Y, rt.SGD(0.1, 2**53, momentum=0.5), 0.3, **start), wanted)
+    wanted = rt.effective_targets(K, Y, rt.SGD(0.1, 4, momentum=0.5, reduction="sum"), 0.3, **start)
+    assert_same(
+        rt.effective_targets(K, Y, rt.SGD(0.1, 2**53, momentum=0.5, reduction="sum"), 0.3, **start),
+        wanted,
+    )

@@ -16,7 +16,7 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
-from retarget.theory.cholesky import GrowingCholesky, factorise, inverse_norm
+from retarget.theory.cholesky import GrowingCholesky, factorize, inverse_norm
 from support.problems import core_functions, make_stream, panels_of
 
 LEARNER = rt.SGD(lr=0.3)
@@ -54,15 +54,15 @@ def test_a_sorted_stream_is_announced_as_a_shuffled_one_is(order):
     K = rt.RBF(0.2)(X)
     for gamma, least in ((1e-2, 1e4), (1e-10, 10)):  # where digits are plenty, one solve is enough
         true = np.linalg.cond(K + gamma * np.eye(300), 1)
-        assert true / least < factorise(torch.tensor(K), gamma).condition < true * 1.01
+        assert true / least < factorize(torch.tensor(K), gamma).condition < true * 1.01
     X = X[::4]
-    K = rt.RBF(0.2)(X) + 1e-13 * np.eye(75)  # so that it can be factorised on every CPU
+    K = rt.RBF(0.2)(X) + 1e-13 * np.eye(75)  # so that it can be factorized on every CPU
     with pytest.warns(PrecisionWarning, match="condition number of about"):
         rt.offline_coefficients(K, np.sin(6 * X), 3e-14)
 
 
-def factorising(gamma):
-    """The functions that factorise a kernel."""
+def factorizing(gamma):
+    """The functions that factorize a kernel."""
     core = core_functions(LEARNER, gamma, 5, 0.05)
     names = ["offline_coefficients", "corrected_targets", "distilled_targets", "iterative_targets"]
 
@@ -77,7 +77,7 @@ def factorising(gamma):
     return {name: core[name] for name in names} | {"tracked": tracked, "streamed": streamed}
 
 
-@pytest.mark.parametrize("name", factorising(1.0))
+@pytest.mark.parametrize("name", factorizing(1.0))
 @pytest.mark.parametrize("gamma", [1e-1, 1e-3, 1e-5, 1e-6])
 def test_float32_that_is_off_by_a_percent_is_announced(name, gamma):
     """Samples that come again in other blocks: the block's own kernel is as good as any."""
@@ -88,10 +88,10 @@ def test_float32_that_is_off_by_a_percent_is_announced(name, gamma):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            got = factorising(gamma)[name](K, Y)
+            got = factorizing(gamma)[name](K, Y)
         except NotPositiveDefiniteError:
             return
-    expected = factorising(gamma)[name](K.astype(float), Y.astype(float))
+    expected = factorizing(gamma)[name](K.astype(float), Y.astype(float))
     off = np.abs(got - expected).max() / np.abs(expected).max()
     announced = any(issubclass(one.category, PrecisionWarning) for one in told)
     assert off < 1e-2 or announced, off
@@ -188,7 +188,7 @@ def test_digits_are_announced_as_lost_exactly_where_they_are(dtype):
 SIZES = np.diag([1e8, 1.0, 1e-8])  # as good a kernel as the identity
 
 
-@pytest.mark.parametrize("name", factorising(1.0))
+@pytest.mark.parametrize("name", factorizing(1.0))
 @pytest.mark.parametrize("gamma", [0.0, 1e-9])
 def test_samples_of_very_different_sizes_cost_no_digits(name, gamma):
     learner = rt.SGD(1e-9)
@@ -233,7 +233,7 @@ def test_features_of_very_different_sizes_cost_no_digits():
 
 
 def test_a_saved_factor_with_a_diagonal_that_cannot_be_is_an_error():
-    state = factorise(torch.eye(3, dtype=torch.float64), 1.0).state_dict()
+    state = factorize(torch.eye(3, dtype=torch.float64), 1.0).state_dict()
     state["roots"] = state["roots"] - 2**0.5
     with pytest.raises(InvalidInputError, match="roots holds 0; expected numbers above 0"):
         GrowingCholesky(1.0, lambda rows: torch.eye(3)).load_state_dict(state)

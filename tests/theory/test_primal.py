@@ -14,7 +14,7 @@ from support.problems import assert_same, gammas, make_stream, problems
 
 
 @given(problem=problems())
-def test_weights_and_errors_are_those_of_the_optimiser(problem):
+def test_weights_and_errors_are_those_of_the_optimizer(problem):
     stream, learner = problem
     run = simulation.train(stream.features, stream.Y, learner)
     state, errors = PrimalLearner(learner), []

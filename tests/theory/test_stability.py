@@ -50,7 +50,7 @@ def test_at_nine_tenths_of_the_offered_rate_nothing_blows_up(
         (rt.SGD(lr=40.0, momentum=0.5), 1.0),
         (rt.SGD(lr=40.0, momentum=0.5, nesterov=True), 1.0),
         (rt.SGD(lr=400.0, batch_size=4, reduction="mean"), 2.0),
-        (rt.SGD(lr=30.0, batch_size=4), 0.5),
+        (rt.SGD(lr=30.0, batch_size=4, reduction="sum"), 0.5),
     ],
 )
 def test_divergence_names_the_step_and_a_stable_rate(learner, limit):

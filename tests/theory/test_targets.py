@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWar
 
 @given(stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 6))
 def test_effective_and_corrected_targets_are_equations_8_and_12(stream, eta, gamma, batch):
-    learner = rt.SGD(lr=eta, batch_size=batch)
+    learner = rt.SGD(lr=eta, batch_size=batch, reduction="sum")
     for function, formula in (
         (rt.effective_targets, literal.effective),
         (rt.corrected_targets, literal.corrected),
@@ -117,7 +117,9 @@ LEARNER = rt.SGD(lr=0.3)
 @given(stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 6), seed=st.integers(0, 99))
 def test_half_its_square_is_the_first_term_of_equation_15(stream, eta, gamma, batch, seed):
     Z = stream.Y + np.random.default_rng(seed).normal(size=stream.Y.shape)
-    got = rt.discrepancy(stream.K, Z, stream.Y, rt.SGD(lr=eta, batch_size=batch), gamma)
+    got = rt.discrepancy(
+        stream.K, Z, stream.Y, rt.SGD(lr=eta, batch_size=batch, reduction="sum"), gamma
+    )
     expected = literal.block_loss(Z, stream.Y, stream.K, eta, gamma, 0.0, batch)
     assert got**2 / 2 == pytest.approx(expected, rel=1e-10, abs=1e-20)
 
@@ -176,7 +178,7 @@ def test_a_plain_number_of_any_library_precision_and_scale():
 def test_a_square_below_zero_by_rounding_is_zero():
     """The learners differ along (1, -1), where this kernel has the eigenvalue -1e-12."""
     K, y = np.array([[1.0, 1.0 + 1e-12], [1.0 + 1e-12, 1.0]]), np.array([1.0, -1.0])
-    assert rt.discrepancy(K, y, y, rt.SGD(lr=0.1, batch_size=2), 1.0) == 0.0
+    assert rt.discrepancy(K, y, y, rt.SGD(lr=0.1, batch_size=2, reduction="sum"), 1.0) == 0.0
 
 
 def test_no_shift_of_the_newest_sample_at_the_matching_rate():

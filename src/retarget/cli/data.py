@@ -10,11 +10,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Column, Table
 
 from retarget.cli import FAILED, console, say
-from retarget.data import fetch
-from retarget.data.fetch import DATA_SETS, DataSet, find_data_set
+from retarget.lab.data import fetch
+from retarget.lab.data.fetch import DATA_SETS, DataSet, find_data_set
 from retarget.text import printable
 
-COLOURS = {"ok": "green", "missing": "yellow"}
+COLORS = {"ok": "green", "missing": "yellow"}
 
 app = typer.Typer(no_args_is_help=True, help="Lists, downloads and checks data sets.")
 
@@ -75,7 +75,7 @@ def check(name: Name, data_dir: Folder = None) -> None:
     say(f"{name} in {folder}", style="bold")
     for file, (state, detail) in found.items():
         more = f" ({detail})" if detail else ""
-        say(f"  {file}: {state}{more}", style=COLOURS.get(state, "red"))
+        say(f"  {file}: {state}{more}", style=COLORS.get(state, "red"))
     if any(state != "ok" for state, _ in found.values()):
         say(f"Fix it with: {fetch.get_command(data_set, folder)}")
         raise typer.Exit(FAILED)

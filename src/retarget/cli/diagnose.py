@@ -288,8 +288,8 @@ def digits_table(seed: int) -> "tuple[pl.DataFrame, Roles]":
     import numpy as np
     import polars as pl
 
-    from retarget.data.digits import digits_stream
     from retarget.diagnosis.tables.roles import Roles
+    from retarget.lab.data.digits import digits_stream
 
     digits = digits_stream(seed)
     images = np.vstack([digits.x_train, digits.x_test])
@@ -298,7 +298,7 @@ def digits_table(seed: int) -> "tuple[pl.DataFrame, Roles]":
     pixels = {f"pixel{number}": column for number, column in enumerate(images[order].T)}
     table = pl.DataFrame(pixels | {"digit": [str(label) for label in labels[order]]})
     # Pixels are in [0, 1] already; scaling would inflate those that hardly vary.
-    return table, Roles(target=("digit",), group="digit", standardise=False)
+    return table, Roles(target=("digit",), group="digit", standardize=False)
 
 
 def share_of(option: str, text: str) -> float:

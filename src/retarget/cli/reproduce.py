@@ -11,8 +11,8 @@ from rich.progress import Progress
 
 from retarget.cli import FAILED, WRONG_USE, console, say, show_error
 from retarget.errors import InvalidInputError, MissingDataError
-from retarget.experiments.experiment import Core50Source, Experiment
-from retarget.experiments.reader import (
+from retarget.lab.experiment import Core50Source, Experiment
+from retarget.lab.reader import (
     experiment_titles,
     load_experiment,
     named_experiments,
@@ -24,8 +24,8 @@ from retarget.text import printable
 if TYPE_CHECKING:
     import polars as pl
 
-    from retarget.experiments.runs.executors import Executor
-    from retarget.experiments.runs.run import Outcome, Schedule
+    from retarget.lab.runs.executors import Executor
+    from retarget.lab.runs.run import Outcome, Schedule
 
 app = typer.Typer(rich_markup_mode="rich")
 STOPPED = 130  # the usual exit code for Ctrl-C
@@ -134,7 +134,7 @@ def reproduce(
         experiments.append(experiment.changed(changes).where_it_fits(**given))
         if experiments[-1] != loaded:
             experiments[-1].runs()  # reports wrong parameters before any work
-    from retarget.experiments.runs.executors import open_executors
+    from retarget.lab.runs.executors import open_executors
 
     show = _show_plan if dry_run else _reproduce
     with open_executors(jobs, cluster, device) as executor_of:
@@ -165,8 +165,8 @@ def _show_title(experiment: Experiment) -> None:
 
 
 def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Executor") -> int:
-    from retarget.experiments.runs.run import Schedule
-    from retarget.experiments.runs.store import RunStore
+    from retarget.lab.runs.run import Schedule
+    from retarget.lab.runs.store import RunStore
 
     schedule = Schedule(experiment, RunStore(out), fresh)
     done, runs = len(schedule.done), schedule.runs
@@ -180,7 +180,7 @@ def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
 
 
 def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Executor") -> int:
-    from retarget.experiments.runs.run import run_experiment
+    from retarget.lab.runs.run import run_experiment
     from retarget.progress import display
 
     _show_title(experiment)
@@ -192,19 +192,19 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
             done = len(watch.schedule.done) if watch.schedule else 0
             say(f"Stopped. {done} runs are done and kept in {out}; the same command resumes them.")
             raise typer.Exit(STOPPED) from None
-    code = 0 if outcome.table is None else _summarise(experiment, outcome.table)
+    code = 0 if outcome.table is None else _summarize(experiment, outcome.table)
     return max(code, _show_outcome(outcome))
 
 
-def _summarise(experiment: Experiment, table: "pl.DataFrame") -> int:
+def _summarize(experiment: Experiment, table: "pl.DataFrame") -> int:
     """Shows a summary of the runs; if that fails, their table is still kept."""
-    from retarget.experiments.runs.compute import in_a_line
+    from retarget.lab.runs.compute import in_a_line
 
     try:
-        for part in experiment.kind.summarise(table):
+        for part in experiment.kind.summarize(table):
             console.print(part)
     except Exception as error:
-        show_error(f"the table is written, but could not be summarised: {in_a_line(error)}")
+        show_error(f"the table is written, but could not be summarized: {in_a_line(error)}")
         return FAILED
     return 0
 

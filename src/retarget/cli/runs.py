@@ -13,10 +13,10 @@ from retarget.storage import atomic_file
 from retarget.text import duration, printable
 
 if TYPE_CHECKING:
-    from retarget.experiments.runs.store import RunRecord, RunStore
+    from retarget.lab.runs.store import RunRecord, RunStore
 
 app = typer.Typer(no_args_is_help=True, help="Lists, shows, cleans and exports finished runs.")
-COLOURS = {"done": "green", "failed": "red", "damaged": "red", "outdated": "yellow"}
+COLORS = {"done": "green", "failed": "red", "damaged": "red", "outdated": "yellow"}
 # in the order in which they are listed
 STATES = ("done", "running", "interrupted", "failed", "outdated", "damaged")
 
@@ -44,13 +44,13 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
     states: list[str] = []
     for key, record in rows:
         states.append(store.state(key))
-        colour = COLOURS.get(states[-1], "cyan")
+        color = COLORS.get(states[-1], "cyan")
         about = [""] * 4
         if record is not None:
             names = (escape(printable(name)) for name in (record.experiment, record.name))
             finished = record.finished[:16].replace("T", " ")  # to the minute
             about = [*names, duration(record.seconds), finished]
-        table.add_row(key, f"[{colour}]{states[-1]}[/{colour}]", *about)
+        table.add_row(key, f"[{color}]{states[-1]}[/{color}]", *about)
     if rows:
         console.print(table)
     counts = ", ".join(f"{states.count(s)} {s}" for s in STATES if s in states)
@@ -144,7 +144,7 @@ def export(
 
 
 def _store(out: Path) -> "RunStore":
-    from retarget.experiments.runs.store import RunStore
+    from retarget.lab.runs.store import RunStore
 
     store = RunStore(out)
     if not store.folder.is_dir():

@@ -78,12 +78,12 @@ def shared_options(
             "rows without a target are left out.",
         ),
     ] = "error",
-    standardise: Annotated[
+    standardize: Annotated[
         bool,
         column_option(
             None,
             "Scale numbers to mean 0 and standard deviation 1, or leave them as they are.",
-            "--standardise/--as-they-are",
+            "--standardize/--as-they-are",
         ),
     ] = True,
     allow_leak: Annotated[
@@ -107,7 +107,7 @@ def shared_options(
             "MODULE:FACTORY",
             "Your own model, which is run as well: a class or function of yours, or for example "
             "sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or a "
-            "torch module (with its optimiser and loss).",
+            "torch module (with its optimizer and loss).",
         ),
     ] = None,
     model_options: Annotated[

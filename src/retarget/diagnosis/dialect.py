@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 ARGUMENTS = {"target": "Y"}
-NEGATED = {"standardise": "--as-they-are", "intercept": "--no-intercept"}  # for False
+NEGATED = {"standardize": "--as-they-are", "intercept": "--no-intercept"}  # for False
 _by_command: ContextVar[bool] = ContextVar("by_command", default=False)
 
 

@@ -55,7 +55,7 @@ class Options:
     model_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lr", "gamma"):  # frozen dataclass: values are normalised once, here
+        for name in ("lr", "gamma"):  # frozen dataclass: values are normalized once, here
             object.__setattr__(self, name, _auto_or_positive(named(name), getattr(self, name)))
         block_size = self.learner.batch_size if self.block_size is None else self.block_size
         check_correction(self.learner, 1.0, block_size, self.ridge or 0.0, "both", "corrected")

@@ -87,7 +87,7 @@ def diagnose(
     drop: Sequence[str] = (),
     kind: Kind = "auto",
     impute: Impute = "error",
-    standardise: bool = True,
+    standardize: bool = True,
     allow_leak: bool = False,
     lags: int = 0,
     block_size: int | None = None,
@@ -125,7 +125,7 @@ def diagnose(
         nesterov: Whether to use Nesterov momentum.
         weight_decay: Weight decay.
         reduction: Whether the loss is the "sum" or the "mean" over a mini-batch.
-        gamma: The batch model's ridge; "auto" minimises the leave-one-out error.
+        gamma: The batch model's ridge; "auto" minimizes the leave-one-out error.
         group: Each row's group: (n,), or the name of a column of X.
         time: Values to sort the rows by: (n,), or the name of a column of X; None keeps the order.
         test: Rows to measure errors on: (X, Y), or a frame if Y names columns.
@@ -150,7 +150,7 @@ def diagnose(
         drop: Columns of X to leave out.
         kind: "regression" or "classification"; "auto" decides by the targets.
         impute: What to replace missing numbers by ("mean", "median" or "zero"), or "error".
-        standardise: Whether to scale numbers to mean 0 and standard deviation 1 first.
+        standardize: Whether to scale numbers to mean 0 and standard deviation 1 first.
         allow_leak: Whether to accept features that give the target away.
         lags: How many previous values of each target to use as features: those of earlier rows, in
             the order of `times`, within each group. The first rows have none and are left out.
@@ -165,7 +165,7 @@ def diagnose(
         seed: Seed for everything random.
         model: Your own model, which is run as well (docs/models.md): an object with
             `partial_fit`/`predict` or `learn_one`/`predict_one`, a torch module (or a tuple of
-            module, optimiser and loss), a class or function that returns one of these, or
+            module, optimizer and loss), a class or function that returns one of these, or
             "package.module:factory". It is copied, never changed.
         model_options: Keyword arguments for the class or function.
         predictions: Instead of a model, its logged predictions for each row just before the row

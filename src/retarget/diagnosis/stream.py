@@ -14,7 +14,7 @@ class Stream:
 
     Attributes:
         X: (n, d) features as the kernel takes them, in float64.
-        Y: (n, c) targets, float64: standardised numbers, or one-hot classes.
+        Y: (n, c) targets, float64: standardized numbers, or one-hot classes.
         kind: Whether the targets are numbers or classes.
         target_names: The c target columns, or the c classes.
         target_means: (c,) what was subtracted from each target; zeros for classes.

@@ -307,7 +307,7 @@ class TiledFactor:
 
     @property
     def condition(self) -> float:
-        r"""A lower bound on the condition number, from numbers that the factorisation has anyway.
+        r"""A lower bound on the condition number, from numbers that the factorization has anyway.
 
         The largest eigenvalue is at least $\|M\|_F^2 / \operatorname{tr} M$, and the smallest is at
         most the smallest squared pivot. (`GrowingCholesky` has a closer estimate, but it needs

@@ -54,7 +54,7 @@ class OnlineKernelEstimator(StreamEstimator):
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        reduction: str = "sum",
+        reduction: str | None = None,
         correction: str = "none",
         block_size: int | None = None,
         ridge: float | None = None,
@@ -257,7 +257,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
     Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. Like
     `sklearn.linear_model.SGDRegressor` it has `partial_fit`; with `correction="exact"` it predicts
     the same as `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel. The function
-    starts at zero, so centre targets that are far from zero.
+    starts at zero, so center targets that are far from zero.
 
     Time grows as $n^2$. `correction="none"` keeps the samples; the other corrections also keep
     $n^2/2$ numbers and take $n^3/3$ multiplications; if these do not fit in memory, they raise
@@ -277,13 +277,14 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         momentum: Heavy-ball momentum, as in `torch.optim.SGD`.
         nesterov: Nesterov's form of it.
         weight_decay: As in `torch.optim.SGD`.
-        reduction: `"sum"` or `"mean"` of the losses in a mini-batch.
+        reduction: `"sum"` or `"mean"` of the losses in a mini-batch; it must be given if
+            `batch_size` is above 1.
         correction: `"none"` learns the targets as they are. `"exact"` learns targets with which
             it ends as the offline learner; they need the whole stream beforehand. `"iterative"`
             learns targets that lead to the offline learner's predictions, block by block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
             the batch size. None uses the smallest multiple that is 64 or more.
-        ridge: Stabilises the iterative correction if samples of a block are very similar; None
+        ridge: Stabilizes the iterative correction if samples of a block are very similar; None
             uses 0.01, which is enough for repeated samples.
         loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
             or several that sum to 1): the learned function is then their logits, and `predict`

@@ -145,7 +145,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
     Parameters are read when a stream begins; `partial_fit` does not read them again.
 
     Args:
-        gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
+        gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation, from the sums
             alone, again after every portion.
         features: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
             Gaussian kernel; or anything that `rt.StreamingRidge` accepts: a function from samples
@@ -153,7 +153,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
         width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"` uses the
             root of the number of columns, like scikit-learn's `gamma=1/n_features`: scale X first.
         memory: Number of random features.
-        fit_intercept: Whether to add a constant that is not penalised.
+        fit_intercept: Whether to add a constant that is not penalized.
         random_state: Seed of the random features. None draws a new seed for every stream.
 
     Attributes:

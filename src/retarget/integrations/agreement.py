@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from retarget.continual import NetworkCorrector
-from retarget.continual.linearisation import outputs
-from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.learners import SGD, Reduction
-from retarget.samples import Samples, count, take
+from retarget.networks.corrector import NetworkCorrector
+from retarget.networks.linearization import outputs
+from retarget.samples import Samples, count, evaluating, take
 from retarget.theory.losses import Loss
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -186,14 +185,14 @@ def made_by(
 
 
 def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
-    """Describes an optimiser by its settings, whatever steps it has taken before.
+    """Describes an optimizer by its settings, whatever steps it has taken before.
 
     Adam, AdamW and RMSprop are described by their rate and weight decay, and a schedule by the rate
     from which it starts.
     """
     if type(optimizer) not in DESCRIBED:
         raise InvalidTypeError(
-            f"the optimiser is a {type(optimizer).__name__}; expected torch's SGD, Adam, AdamW or "
+            f"the optimizer is a {type(optimizer).__name__}; expected torch's SGD, Adam, AdamW or "
             "RMSprop"
         )
     groups = [dict(group) for group in optimizer.param_groups]
@@ -206,8 +205,8 @@ def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
     return SGD.from_torch(torch.optim.SGD(groups), batch_size, reduction)
 
 
-def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
-    """Raises if the corrector's learner does not describe this optimiser."""
+def require_optimizer(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
+    """Raises if the corrector's learner does not describe this optimizer."""
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
     found = description(optimizer, learner.batch_size, learner.reduction)
@@ -220,43 +219,43 @@ def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
     if isinstance(optimizer, PRECONDITIONED):
         found = replace(found, momentum=learner.momentum)  # a choice: see NetworkCorrector
         if preconditioner is not optimizer:
-            made = "for SGD" if preconditioner is None else "for another optimiser"
+            made = "for SGD" if preconditioner is None else "for another optimizer"
             raise InvalidInputError(
-                f"the optimiser is {type(optimizer).__name__}, but the corrector was made {made}; "
-                "make it with preconditioner=optimizer, and keep one optimiser for all tasks"
+                f"the optimizer is {type(optimizer).__name__}, but the corrector was made {made}; "
+                "make it with preconditioner=optimizer, and keep one optimizer for all tasks"
             )
     if not isinstance(learner.lr, float):
         found = replace(found, lr=learner.lr)  # compared step by step instead
     if found != learner:
         raise InvalidInputError(
-            f"the optimiser is {found}, but the corrector's learner is {learner}; make the "
+            f"the optimizer is {found}, but the corrector's learner is {learner}; make the "
             "corrector from an rt.SGD like the former"
         )
     rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
     if len(rates) > 1 and preconditioner is not optimizer:
         raise InvalidInputError(
-            f"the optimiser's parameter groups have the rates {rates}; expected one rate, or "
+            f"the optimizer's parameter groups have the rates {rates}; expected one rate, or "
             "a corrector with preconditioner=optimizer"
         )
     has_velocity = any(optimizer.state.values())
     if learner.momentum and has_velocity != bool(corrector.samples):
         state = "has the velocity of earlier steps" if has_velocity else "is new, without velocity"
         raise InvalidInputError(
-            f"momentum is {learner.momentum}, and the optimiser {state}, but the corrector has seen"
-            f" {corrector.samples} samples; keep one optimiser for all tasks, or use momentum=0"
+            f"momentum is {learner.momentum}, and the optimizer {state}, but the corrector has seen"
+            f" {corrector.samples} samples; keep one optimizer for all tasks, or use momentum=0"
         )
     require_parameters(optimizer, corrector)
 
 
 def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
-    """Raises if the optimiser does not train the parameters that the corrector assumes."""
+    """Raises if the optimizer does not train the parameters that the corrector assumes."""
     held = [value for group in optimizer.param_groups for value in group["params"]]
     trained, inside = {id(value) for value in held}, {id(p) for p in corrector.module.parameters()}
     outside = [value for value in held if value.requires_grad and id(value) not in inside]
     if outside:
         shapes = ", ".join(str(tuple(value.shape)) for value in outside[:3])
         raise InvalidInputError(
-            f"the optimiser trains {len(outside)} parameters outside of the corrector's network, "
+            f"the optimizer trains {len(outside)} parameters outside of the corrector's network, "
             f"of shape {shapes}{', ...' if len(outside) > 3 else ''}; make the corrector from the "
             "module that holds all of them, or freeze them with requires_grad_(False)"
         )
@@ -265,7 +264,7 @@ def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorre
         if value.requires_grad and (id(value) in trained) != (name in described):
             which = "trains" if id(value) in trained else "does not train"
             raise InvalidInputError(
-                f"the optimiser {which} {name}, and the corrector assumes the opposite; choose the "
+                f"the optimizer {which} {name}, and the corrector assumes the opposite; choose the "
                 "corrector's parameters with params=, or freeze what is not trained with "
                 "requires_grad_(False)"
             )
@@ -396,8 +395,8 @@ class Shift:
         return self
 
     def found(self, corrector: NetworkCorrector) -> dict[str, float]:
-        """Returns what to log: shift, largest target and, once known, the linearisation error."""
+        """Returns what to log: shift, largest target and, once known, the linearization error."""
         root = math.sqrt(self._squares / max(self._count, 1))
         found = {"shift": root, "largest_target": self._largest}
-        error = corrector.linearisation_error
-        return found if error is None else found | {"linearisation_error": error}
+        error = corrector.linearization_error
+        return found if error is None else found | {"linearization_error": error}

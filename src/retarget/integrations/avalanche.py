@@ -13,9 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from retarget.continual.corrector import NetworkCorrector
-from retarget.continual.linearisation import outputs
-from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import HalfSquaredError as SquaredError
 from retarget.integrations.agreement import (
@@ -26,12 +23,15 @@ from retarget.integrations.agreement import (
     made_by,
     one_hot,
     require_maker,
-    require_optimiser,
+    require_optimizer,
     require_passes,
     require_rate,
 )
 from retarget.integrations.gradients import GradientCheck
 from retarget.learners import Reduction
+from retarget.networks.corrector import NetworkCorrector
+from retarget.networks.linearization import outputs
+from retarget.samples import evaluating
 from retarget.streaming.ridge import StreamingRidge
 from retarget.streaming.tangent import TangentLearner
 
@@ -57,7 +57,7 @@ Corrected = Iterator[tuple[Batch, Tensor]]  # a mini-batch, and the targets to t
 LOGGED = {
     "shift": "TargetShift",
     "largest_target": "LargestTarget",
-    "linearisation_error": "LinearisationError",
+    "linearization_error": "LinearizationError",
 }
 
 
@@ -74,18 +74,18 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     trains, and only one block is in memory.
 
     The strategy's loggers get three numbers after every epoch: `TargetShift`, the root mean square
-    of corrected minus true targets; `LargestTarget`; and `LinearisationError`, how far the network
+    of corrected minus true targets; `LargestTarget`; and `LinearizationError`, how far the network
     was from the theory, once this is known.
 
     Anything that the corrector's learner does not describe is an error, which names all of it:
-    another optimiser, rate, batch size or loss than the learner has, samples that other plugins add
+    another optimizer, rate, batch size or loss than the learner has, samples that other plugins add
     (replay), task labels as inputs, several processes, mixed precision. At the first steps of an
     experience and at a few later ones the gradients are compared with those of the corrector's
     loss, so that penalties of other plugins (EWC, LwF) are errors, too.
 
     Args:
         corrector: A corrector of the strategy's model; or a function that makes one, when training
-            begins, from the model, an `rt.SGD` that describes the strategy's optimiser, batch size
+            begins, from the model, an `rt.SGD` that describes the strategy's optimizer, batch size
             and criterion and, for Adam, AdamW, RMSprop and several rates, `preconditioner=`, such
             as `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
     """
@@ -162,7 +162,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             _log(strategy, self, LOGGED[name], value)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Drops the mini-batches of the experience, and stops watching the optimiser."""
+        """Drops the mini-batches of the experience, and stops watching the optimizer."""
         self._drawn = []
         self._stop_checking()
 
@@ -198,7 +198,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             }
         )
         if corrector.module is strategy.model:
-            problems.check(require_optimiser, optimizer, corrector)
+            problems.check(require_optimizer, optimizer, corrector)
         if corrector.memory is not None or not isinstance(described.lr, float):
             problems.check(require_passes, corrector, strategy.train_epochs)
         problems.refuse()
@@ -237,7 +237,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
 class Tangent(SupervisedTemplate):
     """Trains the network on the first experience, and then learns all of them without forgetting.
 
-    The first session is plain training with the optimiser and the criterion. From then on the
+    The first session is plain training with the optimizer and the criterion. From then on the
     network does not change, and an `rt.TangentLearner` learns every experience, including the
     first one, in one pass. The strategy predicts with this learner: Avalanche's metrics and loggers
     work as usual. No sample is kept, and after the first session neither the order of experiences
@@ -248,7 +248,7 @@ class Tangent(SupervisedTemplate):
 
     Args:
         model: The network.
-        optimizer: The optimiser of the first session; may be None if `first_epochs` is 0.
+        optimizer: The optimizer of the first session; may be None if `first_epochs` is 0.
         criterion: The loss of the first session, and of the metrics.
         make_learner: A function that makes the learner from the network after the first session,
             such as `functools.partial(rt.TangentLearner, memory=1024)`.
@@ -291,7 +291,7 @@ class Tangent(SupervisedTemplate):
         self.learner: StreamingRidge | None = None
 
     def make_optimizer(self, **kwargs: Any) -> None:
-        """Resets the optimiser, if there is one."""
+        """Resets the optimizer, if there is one."""
         if self.optimizer is not None:
             super().make_optimizer(**kwargs)
 

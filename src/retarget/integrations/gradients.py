@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.continual import NetworkCorrector
 from retarget.errors import InvalidInputError
 from retarget.integrations.agreement import summed_loss
 from retarget.kernels.empirical.parameters import trained_parameters
+from retarget.networks.corrector import NetworkCorrector
 from retarget.samples import Samples, outputs_of
 
 # Relative: float32 gradients have seven digits, and another loss differs by a factor or a term.
@@ -22,17 +22,17 @@ LOSSES = {
 
 
 class GradientCheck:
-    """Checks that the optimiser gets the gradients of the corrector's loss, and nothing else.
+    """Checks that the optimizer gets the gradients of the corrector's loss, and nothing else.
 
     The value of a loss at one point says little: penalties that keep weights where they were
-    (L2-SP, EWC) start at zero. So gradients are compared, as they are when the optimiser takes its
+    (L2-SP, EWC) start at zero. So gradients are compared, as they are when the optimizer takes its
     step, in the first two steps of a task and then at the steps 2, 4, 8, ... Each comparison costs
     another forward and backward pass; the network, its buffers, its gradients and the random
     numbers stay as they are.
 
     Args:
         corrector: The corrector of the task.
-        optimizer: The optimiser whose steps are watched, until `close`.
+        optimizer: The optimizer whose steps are watched, until `close`.
     """
 
     def __init__(self, corrector: NetworkCorrector, optimizer: torch.optim.Optimizer) -> None:
@@ -43,7 +43,7 @@ class GradientCheck:
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def close(self) -> None:
-        """Stops watching the optimiser."""
+        """Stops watching the optimizer."""
         self._hook.remove()
 
     def add(self, samples: Samples, targets: Tensor) -> None:
@@ -108,7 +108,7 @@ class GradientCheck:
             f"at step {step} of the task the gradients {how} of the corrector's loss, "
             f"{LOSSES[loss]}, with the {learner.reduction} over the mini-batch; train on exactly "
             "this loss, without penalties, clipping or other terms, and describe its mean or sum "
-            "by the learner's reduction (to penalise large weights, use the optimiser's "
+            "by the learner's reduction (to penalize large weights, use the optimizer's "
             "weight_decay)"
         )
 

@@ -11,9 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from retarget.continual import NetworkCorrector
-from retarget.continual.linearisation import outputs
-from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import (
     DESCRIBED,
@@ -30,7 +27,9 @@ from retarget.integrations.agreement import (
 )
 from retarget.integrations.gradients import GradientCheck
 from retarget.learners import SGD
-from retarget.samples import Samples, count, join, output_of, take
+from retarget.networks.corrector import NetworkCorrector
+from retarget.networks.linearization import outputs
+from retarget.samples import Samples, count, evaluating, join, output_of, take
 
 try:
     from transformers import Trainer, TrainerCallback, get_scheduler
@@ -66,7 +65,7 @@ class CorrectedTrainer(Trainer):
     task's batches once, in order, and corrects their labels. The loss on the corrected targets is
     the corrector's: half the squared error, or cross-entropy.
 
-    The learner is derived from the optimiser, the batch size, gradient accumulation and the
+    The learner is derived from the optimizer, the batch size, gradient accumulation and the
     schedule, so that they always agree. With Adam and AdamW the first task is trained on its true
     targets, because the kernel needs second moments; the corrector still counts it as seen.
     Anything that would make the targets wrong (shuffling, clipping, dropout, mixed precision,
@@ -133,7 +132,7 @@ class CorrectedTrainer(Trainer):
         batch = args.train_batch_size * args.gradient_accumulation_steps
         by_trainer = self.optimizer is None  # then its arguments decide
         optimizer, made = _plain(self.create_optimizer()), self.corrector
-        instead = _other_optimiser(optimizer, args) if by_trainer else {}
+        instead = _other_optimizer(optimizer, args) if by_trainer else {}
         learner = problems.check(_described, optimizer, batch, **instead)
         if problems.check(self._read, self.get_train_dataloader()):
             problems.check(_require_no_noise, self.model, self._samples)
@@ -205,7 +204,7 @@ class CorrectedTrainer(Trainer):
         self._check = GradientCheck(self.corrector, _plain(self.optimizer))
 
     def end_task(self) -> None:
-        """Stops watching the optimiser."""
+        """Stops watching the optimizer."""
         if self._check is not None:
             self._check.close()
             self._check = None
@@ -238,7 +237,7 @@ class CorrectedTrainer(Trainer):
             self.log_targets()
 
     def log_targets(self) -> None:
-        """Logs the shift, the largest target and, once known, the linearisation error."""
+        """Logs the shift, the largest target and, once known, the linearization error."""
         assert self.corrector is not None
         found = Shift().add(self._targets, self._labels).found(self.corrector)
         self.log({"target_shift": found.pop("shift")} | found)
@@ -321,7 +320,7 @@ def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
 
 
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
-    """Returns the optimiser without the wrapper of accelerate."""
+    """Returns the optimizer without the wrapper of accelerate."""
     plain: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
     return plain
 
@@ -331,7 +330,7 @@ def _same(given: Any, kept: Tensor) -> bool:
 
 
 def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
-    """Describes the trainer's optimiser as a learner."""
+    """Describes the trainer's optimizer as a learner."""
     groups = [group for group in optimizer.param_groups if group["params"]]
     decays = {float(group["lr"]) * float(group["weight_decay"] or 0.0) for group in groups}
     if isinstance(optimizer, DESCRIBED) and len(decays) > 1:
@@ -342,8 +341,8 @@ def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
     return description(optimizer, batch, "mean")
 
 
-def _other_optimiser(optimizer: torch.optim.Optimizer, args: Any) -> dict[str, Any]:
-    """Returns the arguments for an optimiser that can be described."""
+def _other_optimizer(optimizer: torch.optim.Optimizer, args: Any) -> dict[str, Any]:
+    """Returns the arguments for an optimizer that can be described."""
     known = {} if isinstance(optimizer, DESCRIBED) else {"optim": "sgd"}
     return known | ({"weight_decay": 0.0} if args.weight_decay else {})
 

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.continual import NetworkCorrector
-from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
 from retarget.integrations.agreement import (
     Shift,
@@ -29,7 +27,8 @@ from retarget.integrations.agreement import (
     true_targets,
 )
 from retarget.integrations.gradients import GradientCheck
-from retarget.samples import join, mapped, named_leaves, take
+from retarget.networks.corrector import NetworkCorrector
+from retarget.samples import evaluating, join, mapped, named_leaves, take
 from retarget.state_files import checksum
 from retarget.streaming import tangent
 
@@ -65,13 +64,13 @@ class TargetCorrection(Callback):
     The loss in `training_step` must be the corrector's: half the squared error, summed over the
     outputs (or cross-entropy), with the sum or the mean over the mini-batch according to the
     learner's `reduction`, and no penalty. Its gradients are compared with the corrector's at the
-    first steps of a task and at a few later ones, and the optimiser is compared with the learner.
+    first steps of a task and at a few later ones, and the optimizer is compared with the learner.
     Anything that would make the targets wrong (shuffling, mixed precision, several devices, ...)
     raises an `InvalidInputError`, which names all of it, before the first step.
 
     It logs `retarget/shift` (root mean square of corrected minus true targets),
-    `retarget/largest_target`, and `retarget/linearisation_error`, how far the network is from the
-    theory (`NetworkCorrector.linearisation_error`), once an epoch; in the closed loop, with every
+    `retarget/largest_target`, and `retarget/linearization_error`, how far the network is from the
+    theory (`NetworkCorrector.linearization_error`), once an epoch; in the closed loop, with every
     batch.
 
     The Trainer's checkpoints contain its state: `fit(..., ckpt_path=...)` continues after the task
@@ -79,7 +78,7 @@ class TargetCorrection(Callback):
 
     Args:
         corrector: A `NetworkCorrector`, or a function that makes one at the start of the first task
-            from the `LightningModule`, an `rt.SGD` that describes the optimiser and the loader's
+            from the `LightningModule`, an `rt.SGD` that describes the optimizer and the loader's
             batches (with the mean over a mini-batch) and, for Adam, AdamW, RMSprop and several
             rates, `preconditioner=`, such as `functools.partial(rt.NetworkCorrector, gamma=30.0,
             block_size=20)`.
@@ -293,7 +292,7 @@ def _wrapped(module: LightningModule, around: Function[..., Any]) -> Function[[]
 class TangentLearner(LightningModule):
     """An `rt.TangentLearner` as a `LightningModule`, for `fit`, `validate`, `test` and `predict`.
 
-    It learns every training batch exactly and once, without an optimiser, in any order, and keeps
+    It learns every training batch exactly and once, without an optimizer, in any order, and keeps
     only sums. Each `Trainer.fit` continues where the previous one ended.
 
     Validation and test log `val_loss` and `test_loss`, half the squared error, and for class labels
@@ -326,7 +325,7 @@ class TangentLearner(LightningModule):
         self.automatic_optimization = False
 
     def configure_optimizers(self) -> list[Any]:
-        """Returns no optimiser: learning needs none."""
+        """Returns no optimizer: learning needs none."""
         return []
 
     def on_train_start(self) -> None:

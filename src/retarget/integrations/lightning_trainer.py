@@ -15,17 +15,17 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
-from retarget.continual import NetworkCorrector
 from retarget.errors import InvalidInputError
 from retarget.integrations.agreement import (
     Problems,
     description,
     refuse,
-    require_optimiser,
+    require_optimizer,
     require_order,
     require_passes,
 )
 from retarget.learners import SGD
+from retarget.networks.corrector import NetworkCorrector
 
 FULL_PRECISION = ("32-true", "64-true")
 OTHER_STEPS = StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler
@@ -58,24 +58,24 @@ def require_plain_fit(trainer: Trainer) -> None:
     plain_fit(trainer).refuse()
 
 
-def only_optimiser(trainer: Trainer) -> torch.optim.Optimizer:
-    """Returns the optimiser; raises if there are none or several."""
+def only_optimizer(trainer: Trainer) -> torch.optim.Optimizer:
+    """Returns the optimizer; raises if there are none or several."""
     found: list[torch.optim.Optimizer] = trainer.optimizers
     if len(found) != 1:
         raise InvalidInputError(
-            f"configure_optimizers returned {len(found)} optimisers; expected one"
+            f"configure_optimizers returned {len(found)} optimizers; expected one"
         )
     return found[0]
 
 
 def described(trainer: Trainer, places: "Places") -> SGD:
-    """Describes how a Trainer trains: its optimiser, and the mean over a step's batches."""
+    """Describes how a Trainer trains: its optimizer, and the mean over a step's batches."""
     size = getattr(trainer.train_dataloader, "batch_size", None)
     if size is None:  # a sampler of batches, or no DataLoader
         with isolate_rng():
             size = len(places.split(next(iter(trainer.train_dataloader)))[1])
     batch_size = size * trainer.accumulate_grad_batches
-    return description(only_optimiser(trainer), batch_size, "mean")
+    return description(only_optimizer(trainer), batch_size, "mean")
 
 
 def require_exact_training(
@@ -99,7 +99,7 @@ def require_exact_training(
     problems.add(
         {
             "the module has automatic_optimization=False, whose steps no learner describes; "
-            "expected automatic optimisation": not module.automatic_optimization,
+            "expected automatic optimization": not module.automatic_optimization,
             f"the module has its own {', '.join(own)}, whose steps no learner describes; expected "
             "Lightning's": bool(own),
             f"the Trainer has a {', '.join(callbacks)}, whose steps no learner describes; leave it "
@@ -109,9 +109,9 @@ def require_exact_training(
             ),
         }
     )
-    optimizer = problems.check(only_optimiser, trainer)
+    optimizer = problems.check(only_optimizer, trainer)
     if optimizer is not None:
-        problems.check(require_optimiser, optimizer, corrector)
+        problems.check(require_optimizer, optimizer, corrector)
     problems.check(require_passes, corrector, epochs, max_epochs=trainer.current_epoch + 1)
     if corrector.memory is None:
         problems.check(require_order, loader)

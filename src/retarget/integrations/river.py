@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.integrations.river_adaptive import AdaptiveRidge, Choice
+from retarget.integrations.river_named import NamedFeatures
 from retarget.kernels import Features, Linear
 from retarget.learners import SGD
-from retarget.streaming.adaptive import AdaptiveRidge, Choice
 from retarget.streaming.corrector import TargetCorrector
-from retarget.streaming.named import NamedFeatures
 from retarget.theory.losses import nearest_distributions
 
 try:
@@ -263,7 +263,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        # river's test data are not standardised: a date in days has the square 5e11
+        # river's test data are not standardized: a date in days has the square 5e11
         yield {
             "model": linear_model.LinearRegression(optim.SGD(1e-13)),
             "corrector": functools.partial(

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from retarget.continual import NetworkCorrector
-from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import (
     HalfSquaredError,
@@ -24,7 +22,7 @@ from retarget.integrations.agreement import (
     next_block,
     on_device_of,
     require_maker,
-    require_optimiser,
+    require_optimizer,
     require_order,
     require_passes,
     require_rate,
@@ -32,7 +30,8 @@ from retarget.integrations.agreement import (
 )
 from retarget.integrations.gradients import GradientCheck
 from retarget.learners import Reduction
-from retarget.samples import join, take
+from retarget.networks.corrector import NetworkCorrector
+from retarget.samples import evaluating, join, take
 from retarget.theory.losses import nearest_distributions
 
 try:
@@ -146,7 +145,7 @@ class _Corrected:
                 self.history.record(name, value)
 
     def on_train_end(self, net: Any, *args: Any, **kwargs: Any) -> None:
-        """Stops watching the optimiser."""
+        """Stops watching the optimizer."""
         super().on_train_end(net, *args, **kwargs)  # type: ignore[misc]
         self._stop_checking()
 
@@ -216,7 +215,7 @@ class _Corrected:
 
     def _compare(self, problems: Problems, iterator: Any, corrector: NetworkCorrector) -> None:
         """Adds what differs between the training and the corrector."""
-        problems.check(require_optimiser, self.optimizer_, corrector)
+        problems.check(require_optimizer, self.optimizer_, corrector)
         problems.check(require_passes, corrector, self.max_epochs, max_epochs=1)
         if corrector.memory is not None:
             return
@@ -268,13 +267,13 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
     Labels are 0 to c - 1 for a module with c outputs, and the class with the largest output is
     predicted. `predict_proba` returns the distributions nearest to the outputs; they rank the
     classes, but are not calibrated. The history has `shift` (root mean square of
-    corrected minus true targets), `largest_target`, and `linearisation_error`, how far the network
-    is from the theory (`NetworkCorrector.linearisation_error`).
+    corrected minus true targets), `largest_target`, and `linearization_error`, how far the network
+    is from the theory (`NetworkCorrector.linearization_error`).
 
     Args:
         module: The network, as in skorch.
         corrector: A function that makes the corrector from the module and the learner, an `rt.SGD`
-            that describes skorch's optimiser, batch size and criterion, and from `preconditioner=`
+            that describes skorch's optimizer, batch size and criterion, and from `preconditioner=`
             for Adam, AdamW, RMSprop and several rates, such as
             `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
         criterion: The loss: half the squared error, summed over the outputs, or what the
@@ -303,6 +302,6 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
 class CorrectedRegressor(_Corrected, NeuralNetRegressor):
     """A `skorch.NeuralNetRegressor` that is trained on corrected targets.
 
-    Arguments and behaviour are those of `CorrectedClassifier`; targets are real numbers, (n, c) for
+    Arguments and behavior are those of `CorrectedClassifier`; targets are real numbers, (n, c) for
     a module with c outputs.
     """

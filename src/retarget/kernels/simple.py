@@ -121,11 +121,11 @@ class RBF(Kernel):
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
         # |a - b|^2 = |a|^2 + |b|^2 - 2ab is one matrix product; images and other nested features
-        # count as one long vector. Centred first, so that the cancellation costs no digits when
+        # count as one long vector. Centered first, so that the cancellation costs no digits when
         # the data lie far from the origin.
         A, B = A.flatten(1), B.flatten(1)
-        same, centre = A is B, B.mean(dim=0)
-        A, B = A - centre, B - centre
+        same, center = A is B, B.mean(dim=0)
+        A, B = A - center, B - center
         squares = A.square().sum(1)[:, None] + B.square().sum(1)[None, :]
         squares.addmm_(A, B.mT, alpha=-2).clamp_(min=0)
         if same:

@@ -78,10 +78,10 @@ class StreamingRidge:
             outputs are the features (it is copied and frozen); `rt.Linear()` for the samples
             themselves; `rt.Features`; `rt.RBF`, approximated by random Fourier features; or
             `rt.EmpiricalNTK`, approximated by a random sketch.
-        gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
+        gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation, from the sums
             alone, at the first prediction after a change.
         memory: Number of features for `rt.RBF` and `rt.EmpiricalNTK`.
-        intercept: Whether to add a constant that is not penalised, as scikit-learn does.
+        intercept: Whether to add a constant that is not penalized, as scikit-learn does.
         seed: Seed of the random features.
 
     Examples:

@@ -20,7 +20,7 @@ from retarget.streaming.ridge import StreamingRidge
 
 
 class TangentLearner(StreamingRidge):
-    r"""Continues to learn with a trained network, without forgetting, by solving its linearisation.
+    r"""Continues to learn with a trained network, without forgetting, by solving its linearization.
 
     The network does not change. The learner adds a linear correction in its tangent features,
 
@@ -46,7 +46,7 @@ class TangentLearner(StreamingRidge):
         module: The network, with outputs (n, c). It is copied and frozen, in evaluation mode.
             Samples are whatever it accepts: an array, or a dict or tuple of several (token ids and
             a mask), as for `EmpiricalNTK`.
-        gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation.
+        gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation.
         memory: Number of tangent features, m.
         combinations: Number of random combinations of the outputs whose gradients are computed;
             each costs a backward pass.

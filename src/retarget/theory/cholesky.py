@@ -5,7 +5,7 @@ the whole stream holds the factor of every prefix, and it can be built causally:
 samples $n$ behind the past $p$,
 
     L_np = K_np L_pp^-T                            a triangular solve
-    L_nn L_nn^T = gamma I + K_nn - L_np L_np^T     a small factorisation
+    L_nn L_nn^T = gamma I + K_nn - L_np L_np^T     a small factorization
 
 Rows are kept in panels, each as long as the triangle needs: n^2/2 numbers in all, nothing is ever
 moved when the stream grows, and nearly all of the work is matrix products.
@@ -137,7 +137,7 @@ def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool
     return True
 
 
-# Up to this size a failed factorisation is explained by the exact smallest eigenvalue.
+# Up to this size a failed factorization is explained by the exact smallest eigenvalue.
 EXPLAINED_SIZE = 4096
 
 
@@ -432,7 +432,7 @@ class GrowingCholesky:
         return _Panel(n, K_rows.new_empty(rows, n), K_rows.new_empty(rows, rows))
 
 
-def factorise(K: Tensor, gamma: float) -> GrowingCholesky:
+def factorize(K: Tensor, gamma: float) -> GrowingCholesky:
     """The Cholesky factor of gamma I + K, leaving K as it is."""
     factor = GrowingCholesky(gamma, lambda rows: K[rows, rows])
     for rows in panels(len(K), 1, K.device):
@@ -442,7 +442,7 @@ def factorise(K: Tensor, gamma: float) -> GrowingCholesky:
 
 
 def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefiniteError:
-    """Makes the error for a factorisation that failed at a row of M, which includes gamma I."""
+    """Makes the error for a factorization that failed at a row of M, which includes gamma I."""
     deficit, jitter = needed_jitter(M)
     dtype = str(M.dtype).removeprefix("torch.")
     return NotPositiveDefiniteError(
@@ -473,7 +473,7 @@ def normal_factor(M: Tensor, gamma: float) -> Tensor:
 
 
 def needed_jitter(M: Tensor) -> tuple[float, float]:
-    """How far M's smallest eigenvalue is below zero, and the shift that makes it factorisable."""
+    """How far M's smallest eigenvalue is below zero, and the shift that makes it factorizable."""
     eigenvalues = torch.linalg.eigvalsh(M.double())
     deficit = max(0.0, -eigenvalues[..., 0].min().item())
     rounding = M.shape[-1] * torch.finfo(M.dtype).eps * eigenvalues[..., -1].max().item()

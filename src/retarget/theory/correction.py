@@ -10,7 +10,7 @@ $p$ the past and $n$ a block, the targets of the block are
 
 where $f_{on}$ and $f_{off}$ are what the two learners predict for the block before they have seen
 it. $Q = L_{nn} L_{nn}^\top$ with $L_{nn}$ the block's own corner of the Cholesky factor of the
-stream, so one factorisation serves every block.
+stream, so one factorization serves every block.
 """
 
 import math
@@ -105,7 +105,7 @@ def corrected_targets(
     r"""The targets on which the online learner learns what the offline learner learned.
 
     $Y^c = (I/\eta + K^L)(\gamma I + K)^{-1} Y$ (Theorem 4.1, Eq. 12), and its analogue for other
-    learners. They need the whole stream in advance, and one Cholesky factorisation ($n^3/3$
+    learners. They need the whole stream in advance, and one Cholesky factorization ($n^3/3$
     multiplications); use `iterative_targets` if the targets must be causal.
     With cross-entropy they are $Y^c = \sigma(K^L A) + A/\eta$ with $A$ the offline learner's dual
     coefficients: rows still sum to 1, but entries leave [0, 1], as `torch.nn.functional.
@@ -175,12 +175,12 @@ def discrepancy(
 
     It is the norm of their difference in the kernel's function space (RKHS),
     $\lVert f_{on}[Z] - f_{off}[Y] \rVert_{\mathcal H} = \sqrt{\operatorname{tr} D^\top K D}$ with
-    $D$ the difference of their dual coefficients, all outputs together. The paper minimises its
+    $D$ the difference of their dual coefficients, all outputs together. The paper minimizes its
     square (Eq. 14) or half its square (Eq. 15, where the term in $\gamma_o$ is added).
 
     The distance bounds every prediction: at a query $x$ the outputs of the two learners differ by
     at most $\sqrt{k(x, x)}$ times the distance (in the Euclidean norm over outputs). It costs one
-    Cholesky factorisation, $n^3/3$ multiplications.
+    Cholesky factorization, $n^3/3$ multiplications.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.

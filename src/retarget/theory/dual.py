@@ -1,14 +1,14 @@
 r"""The online learner: in dual form, as a sum over the samples it has learned, or as weights.
 
 All of online learning is one triangular system. With $E_t = y_t - f_t(x_t)$ the error on sample
-$t$ before it is learned and $c(t, i)$ the optimiser's memory (see `response`),
+$t$ before it is learned and $c(t, i)$ the optimizer's memory (see `response`),
 
 $$ E_t + \sum_{i<t} c(t, i)\, k(x_t, x_i)\, E_i = y_t , $$
 
 where $i < t$ means: in an earlier mini-batch. (With cross-entropy the first $E_t$ stands beside
 $\sigma$ of the sum: still triangular, and solved mini-batch after mini-batch.) The system is solved
 by substitution, a window of samples at a time. The past before the window enters through one
-matrix product, because the memory of a linear optimiser is two numbers per sample: its share in the
+matrix product, because the memory of a linear optimizer is two numbers per sample: its share in the
 weights and in the velocity.
 
 With explicit features, $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weights themselves (and
@@ -39,8 +39,8 @@ class Window:
         start: Position of the first of them in the stream.
         gram: (m, m) their kernel among themselves.
         past: (m, c) the kernel against the past times its weights, and its velocity.
-        memory: The optimiser's memory over the window.
-        first_step: The optimiser's step that the first of them belongs to; None if all steps
+        memory: The optimizer's memory over the window.
+        first_step: The optimizer's step that the first of them belongs to; None if all steps
             before were of whole mini-batches.
         place: What else the learner needs to learn them: their features, or their positions.
         past_beside: The same as `past`, for another learner of the same kind.

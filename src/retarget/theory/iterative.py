@@ -10,10 +10,10 @@ then the new block's dual coefficients and targets are
     Z_n = K_np A_p + (I/eta + K^L_nn) A_n
 
 (the proof is in docs/theory.md, section 4). $F$ comes from the Cholesky factor of the stream so
-far, $F_n = Y_n - \gamma L_{nn}^{-\top} \beta_n$ with $\beta = L^{-1} Y$: one factorisation serves
+far, $F_n = Y_n - \gamma L_{nn}^{-\top} \beta_n$ with $\beta = L^{-1} Y$: one factorization serves
 every block.
 
-The same minimisation for a learner with a memory: $A_p$ is then what the past's steps have become
+The same minimization for a learner with a memory: $A_p$ is then what the past's steps have become
 by the end of the block, and $A_n$ what the block's own steps have. A learner with momentum is still
 moving at that time, so what is made to agree with the offline learner is the function that it
 coasts to. (Matching where it is, instead of where it is going, is possible too, but leaves the

@@ -1,4 +1,4 @@
-r"""The loss that both learners minimise: half the squared error, or cross-entropy.
+r"""The loss that both learners minimize: half the squared error, or cross-entropy.
 
 A learner is moved by $y - \sigma(f)$, the target minus its output, where $\sigma$ is
 

@@ -6,7 +6,7 @@ With features $\phi$ and targets $y$ the ridge solution depends on the stream on
 
 Sums do not depend on the order of their terms; adding those of two streams joins them,
 subtracting those of a sample forgets it, and a factor on all of them makes the past count less. The
-ridge can be chosen from them as well, by generalised cross-validation.
+ridge can be chosen from them as well, by generalized cross-validation.
 
 A tensor of these sums is never written to: a change makes new ones. So a copy costs nothing, other
 threads may read while one learns, and what is interrupted changes nothing.
@@ -260,7 +260,7 @@ class Moments:
         return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
 
     def cross_validation(self, gamma: float) -> float:
-        r"""The generalised cross-validation score of a ridge; the smaller the better.
+        r"""The generalized cross-validation score of a ridge; the smaller the better.
 
         $V(\gamma) = \frac{\mathrm{RSS}/N}{(1 - \mathrm{tr} H / n)^2}$, where $H$ is the matrix
         that makes the predictions of the targets. For samples of unequal weight, n is the number
@@ -273,7 +273,7 @@ class Moments:
         """The ridge with the smallest cross-validation score, to within a factor of 3.
 
         The search goes downhill from the mean of the diagonal of C, on a fixed grid, so the result
-        depends on the sums alone. It costs about eight factorisations.
+        depends on the sums alone. It costs about eight factorizations.
         """
         diagonal = self.triangle.diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())

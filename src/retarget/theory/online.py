@@ -26,7 +26,7 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.theory.cholesky import factorise
+from retarget.theory.cholesky import factorize
 from retarget.theory.dual import DualLearner
 from retarget.theory.epochs import check_epochs, online_pass
 from retarget.theory.losses import Loss, check_loss, check_targets
@@ -42,10 +42,10 @@ def offline_coefficients(
     r"""Dual coefficients of offline ridge regression, $(\gamma I + K) A = Y$ (Eq. 2).
 
     The same as `sklearn.kernel_ridge.KernelRidge(alpha=gamma, kernel="precomputed")`; the Cholesky
-    factorisation takes $n^3/3$ multiplications. With `loss="cross-entropy"` it is kernel logistic
+    factorization takes $n^3/3$ multiplications. With `loss="cross-entropy"` it is kernel logistic
     regression, $\gamma A + \sigma(K A) = Y$: on explicit features, the same as
     `sklearn.linear_model.LogisticRegression(C=1/gamma, fit_intercept=False)`. That takes about ten
-    steps of Newton's method after the factorisation (docs/theory.md, section 10).
+    steps of Newton's method after the factorization (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream.
@@ -89,7 +89,7 @@ def online_coefficients(
 
     For plain SGD this is the triangular system $(I/\eta + K^L) A = Y$ (Eq. 6), with $K^{bL}$ for
     mini-batches (Eq. 7); for momentum, weight decay and schedules the same system weighted by the
-    optimiser's memory (docs/theory.md, section 5). With cross-entropy it is triangular as well,
+    optimizer's memory (docs/theory.md, section 5). With cross-entropy it is triangular as well,
     $A_t = \eta (y_t - \sigma(f_t))$ in order (section 10). It costs a few products $K Y$ per epoch.
 
     Args:
@@ -157,7 +157,7 @@ def offline_learning_curve(
 ) -> ArrayT:
     r"""Predictions of the offline learner after each of several prefixes of the stream.
 
-    One factorisation serves all prefixes, so a whole curve costs little more than its last point.
+    One factorization serves all prefixes, so a whole curve costs little more than its last point.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -178,7 +178,7 @@ def offline_learning_curve(
     gamma = as_non_negative("gamma", gamma)
     problem = as_problem(K, Y, factored=True)
     query = _as_query(problem, K_query)
-    factor = factorise(problem.K, gamma)
+    factor = factorize(problem.K, gamma)
     V, beta = factor.solve_lower(query.mT.contiguous()), factor.solve_lower(problem.Y)
     total = query.new_zeros(len(query), beta.shape[1])
     predictions, start = [], 0
@@ -261,7 +261,7 @@ def loss_problem(
 def offline_solution(problem: Problem[Any], gamma: float, loss: Loss) -> Tensor:
     """(n, c) the offline learner's dual coefficients."""
     if loss == "squared":
-        return factorise(problem.K, gamma).solve(problem.residual)
+        return factorize(problem.K, gamma).solve(problem.residual)
     return logistic_coefficients(problem.K, problem.Y, problem.start, gamma)
 
 

@@ -1,4 +1,4 @@
-r"""The optimiser's memory: how far a step taken in the past still moves the weights now.
+r"""The optimizer's memory: how far a step taken in the past still moves the weights now.
 
 `torch.optim.SGD` carries two things from step to step, the weights $w$ and (minus) its velocity
 $v$. With $g_s = \Phi_s^\top E_s$ the summed errors of mini-batch $s$ times their features, $r_s$
@@ -38,7 +38,7 @@ KEPT_LENGTH = 512  # samples; with momentum, a response holds the square of this
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that results for it can be kept
 class StepResponse:
-    """The optimiser's memory over a few consecutive steps, counted from the first of them.
+    """The optimizer's memory over a few consecutive steps, counted from the first of them.
 
     Attributes:
         step_of: (m,) the step that each sample belongs to.

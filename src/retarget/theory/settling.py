@@ -36,12 +36,12 @@ from retarget.theory.response import StepResponse
 # computed Gram matrix has errors of a few eps in every entry.
 ROUNDING = 8.0
 # Rows of the blocks that are solved together: more multiply more zeros, fewer make more calls. An
-# H200 takes 1.78 times a Cholesky factorisation for 30,000 samples with 128, 1.44 times with 2048.
+# H200 takes 1.78 times a Cholesky factorization for 30,000 samples with 128, 1.44 times with 2048.
 TOGETHER, TOGETHER_ELSEWHERE = {"cpu": 128}, 2048
 
 
 class Settling:
-    """Finds the errors whose steps settle the learner, with the stabiliser gamma_o of Eq. 15.
+    """Finds the errors whose steps settle the learner, with the stabilizer gamma_o of Eq. 15.
 
     Attributes:
         condition: An estimate of the largest condition number of the blocks so far (that of H in

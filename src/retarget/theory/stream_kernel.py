@@ -15,14 +15,14 @@ from torch import Tensor
 
 from retarget.arrays import panels
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky, factorise, normal_factor
+from retarget.theory.cholesky import GrowingCholesky, factorize, normal_factor
 from retarget.theory.dual import DualLearner, FeatureRows, PrimalLearner, diagonal_blocks
 from retarget.theory.iterative import equal_blocks
 from retarget.theory.offline.aims import Innovation, KernelRidge, RecursiveRidge
 from retarget.theory.settling import in_blocks
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
-# eigendecomposition is about thirty times the work of a Cholesky factorisation.
+# eigendecomposition is about thirty times the work of a Cholesky factorization.
 DENSE_LEAVE_ONE_OUT_ROWS = 2000
 FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
 
@@ -251,12 +251,12 @@ class DenseKernel(StreamKernel):
         """
         if weights is not None:
             root = weights.sqrt()[:, None]
-            scaled = factorise(root * self.K * root.mT, gamma)
+            scaled = factorize(root * self.K * root.mT, gamma)
             dual = root * scaled.solve(root * self.Y)
             return Offline(dual, dual)
         factor = self._factor
         if factor is None or factor.gamma != gamma or len(factor) < len(self):
-            factor = factorise(self.K, gamma)
+            factor = factorize(self.K, gamma)
         factor.warn_once()
         dual = factor.solve(self.Y)
         return Offline(dual, dual)

@@ -85,7 +85,7 @@ ALL = {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("loss", "optimiser"),
+    ("loss", "optimizer"),
     [
         *((loss, ALL) for loss in LOSSES),
         ("half", {}),
@@ -94,10 +94,10 @@ ALL = {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1}
         ("own", {"weight_decay": 0.2}),
     ],
 )
-def test_a_linear_module_is_its_description(loss, optimiser):
+def test_a_linear_module_is_its_description(loss, optimizer):
     stream = drifting(85, outputs=2, dimensions=4)
     module = network(4, 2, seed=3)
-    sgd = torch.optim.SGD(module.parameters(), lr=0.02, **optimiser)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.02, **optimizer)
     passage, theory, described, _ = movements((module, sgd, LOSSES[loss]), stream, batch_size=6)
     assert "is exact" in described.words
     assert np.abs(theory).max() > 0.05
@@ -127,7 +127,7 @@ def test_outputs_with_different_kernels_are_not_said_to_be_exact(shared):
     assert np.abs(passage.end - passage.after - theory).max() > 0.1 * np.abs(theory).max()
 
 
-def test_frozen_parameters_and_those_that_the_optimiser_has_not():
+def test_frozen_parameters_and_those_that_the_optimizer_has_not():
     stream = drifting(70, dimensions=4)
     frozen, other = network(4, 1, hidden=20), network(4, 1, hidden=20)
     frozen[0].requires_grad_(False)
@@ -179,7 +179,7 @@ def test_the_factor_of_a_squared_error_is_measured():
         assert found == (None if factor is None else pytest.approx(factor, rel=1e-12))
 
 
-def with_optimiser(kind=torch.optim.SGD, apart=False, **options):
+def with_optimizer(kind=torch.optim.SGD, apart=False, **options):
     module = network(3)
     parts = [{"params": [module.weight]}, {"params": [module.bias], "lr": 0.5}]
     return module, kind(parts if apart else module.parameters(), lr=0.1, **options)
@@ -202,10 +202,10 @@ class Single(nn.Linear):
         (SGDRegressor(learning_rate="adaptive"), {}, "with learning_rate='adaptive'"),
         (SGDRegressor(), {"batch_size": 4}, "in mini-batches of 4 rows: it shuffles them"),
         (OneByOne(), {}, "models with learn_one, it is known for river's LinearReg"),
-        (with_optimiser(torch.optim.Adam), {}, "with Adam: this is known only for torch.optim.SGD"),
-        (with_optimiser(apart=True), {}, "its parameter groups have different options"),
-        (with_optimiser(momentum=0.5, dampening=0.1), {}, "with maximize, dampening"),
-        ((*with_optimiser(), nn.L1Loss()), {}, "its loss, L1Loss, is not a squared error"),
+        (with_optimizer(torch.optim.Adam), {}, "with Adam: this is known only for torch.optim.SGD"),
+        (with_optimizer(apart=True), {}, "its parameter groups have different options"),
+        (with_optimizer(momentum=0.5, dampening=0.1), {}, "with maximize, dampening"),
+        ((*with_optimizer(), nn.L1Loss()), {}, "its loss, L1Loss, is not a squared error"),
         (nn.Sequential(network(3), nn.Dropout()), {"lr": 0.1}, "its Dropout layer behaves diff"),
         (Single(3, 1), {"lr": 0.1}, "Single with SGD, which fails in double precis"),
     ],

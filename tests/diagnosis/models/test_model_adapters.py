@@ -130,11 +130,11 @@ def test_river_gets_one_row_at_a_time_as_a_dict():
 def trained_by_hand(outputs, stream, loss, **sgd):
     """The outputs of a linear module after 40 rows in mini-batches of 4."""
     module = network(3, outputs)
-    optimiser = torch.optim.SGD(module.parameters(), **sgd)
+    optimizer = torch.optim.SGD(module.parameters(), **sgd)
     for rows in torch.arange(40).split(4):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(module(torch.tensor(stream.X[rows])), torch.tensor(stream.Y[rows])).backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         return module(torch.tensor(stream.X))
 
@@ -150,12 +150,12 @@ def test_every_form_of_a_torch_model():
     torch.testing.assert_close(module.weight.detach(), kept, rtol=0, atol=0)
     assert module.weight.grad is None
 
-    def own_optimiser(inputs):
+    def own_optimizer(inputs):
         module = network(inputs)
         return module, torch.optim.Adam(module.parameters(), lr=0.1)
 
-    assert opened(own_optimiser, NUMBERS, model_options={"inputs": 3}).name == "Linear with Adam"
-    assert opened(own_optimiser(3), NUMBERS, lr=0.5).optimiser.defaults["lr"] == 0.1
+    assert opened(own_optimizer, NUMBERS, model_options={"inputs": 3}).name == "Linear with Adam"
+    assert opened(own_optimizer(3), NUMBERS, lr=0.5).optimizer.defaults["lr"] == 0.1
     assert opened((module, torch.optim.LBFGS(module.parameters())), NUMBERS)
     lazy = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(1))
     assert opened(lazy, NUMBERS, lr=0.01).fresh().predict(NUMBERS.X).shape == (60, 1)
@@ -237,7 +237,7 @@ FROZEN = network(3).requires_grad_(False)
         (users.NearestMeans(False), CLASSES, {}, "for two classes .* has 3; wrap it"),
         (dict, NUMBERS, {}, "model is {}; expected partial_fit and predict"),
         ((network(3), 3), NUMBERS, {}, "a tuple of Linear, int; expected a module"),
-        (network(3), NUMBERS, {}, "without an optimiser and lr is 'auto'"),
+        (network(3), NUMBERS, {}, "without an optimizer and lr is 'auto'"),
         (FROZEN, NUMBERS, {"lr": 1.0}, "no parameter that requires a gradient"),
         (network(4), NUMBERS, {"lr": 0.1}, r"given features of shape \(1, 3\) and numbers as"),
         (network(3, 2), NUMBERS, {"lr": 0.1}, r"shape \(1, 2\); expected \(1, 1"),
@@ -272,10 +272,10 @@ def test_an_interruption_is_not_a_failure():
 
 @pytest.mark.parametrize("kind", [MultinomialNB, ComplementNB])
 def test_a_model_that_needs_features_that_are_not_negative_is_told_so(kind):
-    needs = r"\(1, 3\) and classes .* \(1, 3\), some of them negative, .* \(standardise=False\)"
+    needs = r"\(1, 3\) and classes .* \(1, 3\), some of them negative, .* \(standardize=False\)"
     with pytest.raises(InvalidInputError, match=needs):
         opened(kind(), CLASSES)
-    as_they_are = replace(CLASSES, X=np.abs(CLASSES.X))  # what standardise=False gives
+    as_they_are = replace(CLASSES, X=np.abs(CLASSES.X))  # what standardize=False gives
     assert ran(opened(kind(), as_they_are), as_they_are).learned == 40
 
 

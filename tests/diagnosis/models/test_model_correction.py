@@ -67,7 +67,7 @@ def test_what_the_user_gave_is_kept(given):
     options = Options(model=network(4), lr=0.02, batch_size=3, **given)
     _, machine = machine_of(options)
     (only,) = candidates(machine, STREAM, options, 9)
-    word = {"gamma": "ridge 0.5 and", "ridge": "stabiliser 0.3"}[next(iter(given))]
+    word = {"gamma": "ridge 0.5 and", "ridge": "stabilizer 0.3"}[next(iter(given))]
     assert word in only.words
 
 

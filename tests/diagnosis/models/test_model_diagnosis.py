@@ -220,7 +220,7 @@ def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
     # so wrong that it may overflow: then there is no number, and a sentence
     if math.isnan(corrected.error.value):
         assert found.failures[0].startswith(
-            "On targets corrected with ridge 0.3 and stabiliser 0, "
+            "On targets corrected with ridge 0.3 and stabilizer 0, "
         )
     else:
         assert corrected.change.low > 9
@@ -376,7 +376,7 @@ def test_a_row_that_the_model_cannot_learn_is_told_with_what_it_needs():
     X[25, 1] = -0.5
     parted = progressive(replace(stream, X=X))
     needs = (
-        "row 26: ValueError: Negative .* learned 25 of .* some of them negative, .*standardise=Fa"
+        "row 26: ValueError: Negative .* learned 25 of .* some of them negative, .*standardize=Fa"
     )
     with pytest.raises(ModelRunError, match=needs):
         run(MultinomialNB(), parted)

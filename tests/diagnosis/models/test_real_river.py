@@ -51,7 +51,7 @@ def test_linear_regression_is_its_description(intercept_lr):
 def test_what_no_kernel_describes():
     stream = shifted(20)
     for options, reason in (
-        ({"optimizer": optim.Adam(0.01)}, "the optimiser Adam"),
+        ({"optimizer": optim.Adam(0.01)}, "the optimizer Adam"),
         ({"optimizer": optim.SGD(optim.schedulers.InverseScaling(0.1))}, "a rate that changes"),
         ({"loss": optim.losses.Absolute()}, "the loss Absolute"),
         ({"l1": 0.1}, "an l1 penalty"),
@@ -93,7 +93,7 @@ def test_classes():
         run(linear_model.LogisticRegression(), three)
 
 
-def test_nearest_neighbours_know_no_order():
+def test_nearest_neighbors_know_no_order():
     """The same rows are wrong in every order; where a resample has none of them, 0 / 0 is 0."""
     from river import neighbors
 

@@ -66,7 +66,7 @@ def test_dates_are_read_as_they_are_written(moments, how):
     seconds = [one.replace(tzinfo=one.tzinfo or UTC).timestamp() for one in moments]
     columns = {"t": written(moments, how), "x": RNG.normal(size=rows), "y": RNG.normal(size=rows)}
     table = pl.DataFrame(columns)
-    feature = make_stream(table, "y", standardise=False)
+    feature = make_stream(table, "y", standardize=False)
     np.testing.assert_allclose(feature.X[:, 0], seconds, rtol=0, atol=1e-4)
     assert "Converted dates and times to seconds: 't'." in feature.notes
     ordered = make_stream(table, "y", time="t")
@@ -157,7 +157,7 @@ def test_text_that_only_begins_like_dates_is_text():
 
 def test_a_test_set_is_read_in_the_format_that_was_learned():
     table = timed([f"{k % 28 + 1:02}/{k % 12 + 1:02}/2000" for k in range(40)])
-    _, preparation = prepare(order_rows(table, Roles(("y",), standardise=False)))
+    _, preparation = prepare(order_rows(table, Roles(("y",), standardize=False)))
 
     def applied(texts):
         return preparation.apply(order_test_rows(timed(texts), preparation.roles)).X[:, 0]
@@ -166,7 +166,7 @@ def test_a_test_set_is_read_in_the_format_that_was_learned():
     with pytest.raises(InvalidInputError, match="holds the text '04/13/2000' in 1 rows, and dates"):
         applied(["04/13/2000"])
     real = table.with_columns(t=pl.Series(DAYS[:40]))  # dates in one file, text in the other
-    _, preparation = prepare(order_rows(real, Roles(("y",), standardise=False)))
+    _, preparation = prepare(order_rows(real, Roles(("y",), standardize=False)))
     for text in ("2000-04-03", "2000-04-03T02:00+02:00"):
         assert applied([text]) == datetime(2000, 4, 3, tzinfo=UTC).timestamp()
 

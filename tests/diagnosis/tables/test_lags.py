@@ -59,7 +59,7 @@ def panel(gaps=()):
 def test_lags_are_the_targets_of_earlier_rows(targets, lags, time, group, gaps):
     table = panel(gaps)
     options = {"time": time, "group": group, "lags": lags, "column": ["price"], "impute": "mean"}
-    stream = make_stream(table, targets, **options, standardise=False)
+    stream = make_stream(table, targets, **options, standardize=False)
     numbers, features = by_hand(table, targets, lags, time, group)
     assert stream.rows.tolist() == numbers
     np.testing.assert_array_equal(stream.X[:, 1:], features)
@@ -85,7 +85,7 @@ def test_lags_are_numbers_and_scaled_like_any_other():
     yes = [True, False, False, True, True, False, True, True, False, True, True, True]
     for target in (yes, [str(int(one)) for one in yes]):  # as numbers, not one-hot
         stream = make_stream(
-            pl.DataFrame({"y": target}), "y", kind="regression", lags=1, standardise=False
+            pl.DataFrame({"y": target}), "y", kind="regression", lags=1, standardize=False
         )
         np.testing.assert_array_equal(stream.X[:, 0], yes[:-1])
         np.testing.assert_array_equal(stream.Y[:, 0], yes[1:])
@@ -101,7 +101,7 @@ def test_a_lag_is_not_a_leak():
 
 def test_a_test_set_has_lags_of_its_own_earlier_rows():
     table = panel()
-    given = Roles(("y",), time="day", group="store", lags=2, standardise=False, column=["price"])
+    given = Roles(("y",), time="day", group="store", lags=2, standardize=False, column=["price"])
     _, preparation = prepare(order_rows(table, given))
     later = panel((3, 4)).drop_nulls("y").reverse()
     stream = preparation.apply(order_test_rows(later, given))

@@ -24,7 +24,7 @@ def a_table(rows=ROWS, **more):
     columns = {
         "x": rng.normal(5.0, 3.0, rows),
         "k": rng.integers(0, 4, rows),
-        "colour": rng.choice(["red", "green", "blue"], rows).tolist(),
+        "color": rng.choice(["red", "green", "blue"], rows).tolist(),
         "y": rng.normal(-2.0, 0.5, rows),
     }
     return pl.DataFrame(columns | more, strict=False)
@@ -33,25 +33,25 @@ def a_table(rows=ROWS, **more):
 def test_numbers_and_categories_are_learned_from_the_first_rows_only():
     table = a_table()
     stream = make_stream(table, "y")
-    assert stream.feature_names == ("x", "k", "colour=blue", "colour=green", "colour=red")
+    assert stream.feature_names == ("x", "k", "color=blue", "color=green", "color=red")
     x, y = table["x"].to_numpy(), table["y"].to_numpy()
     np.testing.assert_allclose(stream.X[:, 0], (x - x.mean()) / x.std(), atol=1e-12)
-    np.testing.assert_array_equal(stream.X[:, 3], (table["colour"] == "green").to_numpy())
+    np.testing.assert_array_equal(stream.X[:, 3], (table["color"] == "green").to_numpy())
     np.testing.assert_allclose(stream.in_units(stream.Y)[:, 0], y, atol=1e-12)
     assert (stream.target_means[0], stream.target_scales[0]) == pytest.approx((y.mean(), y.std()))
     assert (stream.kind, stream.rows.tolist()) == ("regression", list(range(1, ROWS + 1)))
-    assert stream.notes == ("Made one feature of each category: 'colour'.",)
+    assert stream.notes == ("Made one feature of each category: 'color'.",)
     both = make_stream(table.with_columns(z=pl.col("k") ** 2), ["z", "y"])
     assert both.target_names == ("z", "y")
     np.testing.assert_allclose(both.Y.std(axis=0), 1, atol=1e-12)
     np.testing.assert_allclose(both.in_units(both.Y)[:, 0], table["k"] ** 2, atol=1e-9)
-    as_it_is = make_stream(table, "y", standardise=False)
+    as_it_is = make_stream(table, "y", standardize=False)
     np.testing.assert_array_equal(as_it_is.X[:, 0], x)
     np.testing.assert_array_equal(as_it_is.Y[:, 0], y)
     late = pl.int_range(pl.len()) >= 40
     later = table.with_columns(
         x=pl.when(late).then(1e6).otherwise("x"),
-        colour=pl.when(late).then(pl.lit("black")).otherwise("colour"),
+        color=pl.when(late).then(pl.lit("black")).otherwise("color"),
         y=pl.when(late).then(99.0).otherwise("y"),
     )
     stream, first = make_stream(later, "y", train_rows=40), make_stream(table[:40], "y")
@@ -59,7 +59,7 @@ def test_numbers_and_categories_are_learned_from_the_first_rows_only():
     np.testing.assert_allclose(stream.Y[:40], first.Y, atol=1e-12)
     np.testing.assert_array_equal(stream.X[40:, 2:], 0)
     assert stream.notes[-2] == (
-        "In 20 rows, 'colour' holds a category that was never learned ('black'); its features are "
+        "In 20 rows, 'color' holds a category that was never learned ('black'); its features are "
         "0 there."
     )
 
@@ -95,8 +95,8 @@ def test_columns_that_are_left_out():
 def test_columns_that_are_kept():
     alike = {"id": [1, 2] * 30, "humid": list(range(ROWS)), "x2": list(range(ROWS))}
     table = a_table(**alike, b=[True, False, False] * 20, t=[str(k / 2) for k in range(ROWS)])
-    table = table.with_columns(c=pl.col("colour").cast(pl.Categorical))
-    stream = make_stream(table, "y", standardise=False)
+    table = table.with_columns(c=pl.col("color").cast(pl.Categorical))
+    stream = make_stream(table, "y", standardize=False)
     assert {*alike, "b=false", "b=true", "c=blue", "k", "t"} <= set(stream.feature_names)
     halves = stream.X[:, stream.feature_names.index("t")]  # text that is numbers
     np.testing.assert_array_equal(halves, np.arange(ROWS) / 2)
@@ -111,7 +111,7 @@ def test_dates_become_seconds():
         clock=[time(k % 7) for k in range(ROWS)],
         took=[timedelta(seconds=k % 7) for k in range(ROWS)],
     ).with_columns(fine=pl.col("moment").cast(pl.Datetime("ns")))
-    stream = make_stream(table, "y", standardise=False)
+    stream = make_stream(table, "y", standardize=False)
     of, week = dict(zip(stream.feature_names, stream.X.T, strict=True)), np.arange(ROWS) % 7
     np.testing.assert_array_equal(of["day"] - of["day"][0], 86400 * week)
     for same in ("text", "moment", "fine"):
@@ -122,18 +122,18 @@ def test_dates_become_seconds():
 
 
 GAPS = {"x": [None, NAN, INF, -INF] + [1.0, 2.0, 3.0, 10.0] * 14}
-GAPS["colour"] = [None] * 2 + ["red", "blue"] * 29
+GAPS["color"] = [None] * 2 + ["red", "blue"] * 29
 
 
 @pytest.mark.parametrize(("impute", "fill"), [("mean", 4.0), ("median", 2.5), ("zero", 0.0)])
 def test_missing_values_are_filled_in_and_rows_without_a_target_left_out(impute, fill):
-    stream = make_stream(a_table(**GAPS), "y", impute=impute, standardise=False)
+    stream = make_stream(a_table(**GAPS), "y", impute=impute, standardize=False)
     np.testing.assert_array_equal(stream.X[:4, 0], fill)
-    blue = stream.feature_names.index("colour=blue")  # as frequent as red, and first
+    blue = stream.feature_names.index("color=blue")  # as frequent as red, and first
     np.testing.assert_array_equal(stream.X[:2, blue], 1)
     assert stream.notes[-2] == (
         f"Filled in missing numbers with {'0' if impute == 'zero' else f'the {impute}'} and "
-        "missing categories with the most frequent one: 'x' 4, 'colour' 2."
+        "missing categories with the most frequent one: 'x' 4, 'color' 2."
     )
     stream = make_stream(a_table(y=[None, NAN, *range(58)]), "y", impute=impute)
     np.testing.assert_array_equal(stream.rows, np.arange(3, 61))
@@ -155,7 +155,7 @@ def test_missing_values_are_filled_in_and_rows_without_a_target_left_out(impute,
 )
 def test_rows_are_sorted_by_time(times, order):
     table = pl.DataFrame({"t": times, "x": [1.0, 2.0, 4.0, 8.0], "y": [1.0, 0.5, 0.25, 3.0]})
-    stream = make_stream(table, "y", time="t", standardise=False)
+    stream = make_stream(table, "y", time="t", standardize=False)
     np.testing.assert_array_equal(stream.rows, np.array(order) + 1)
     np.testing.assert_array_equal(stream.X, table["x"].to_numpy()[order][:, None])
     assert list(stream.times) == table["t"].cast(pl.String)[order].to_list()
@@ -260,7 +260,7 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({"t": ["2026-01-01", "2026-01-02"] * 20 + ["soon"] * 20}, LATE, "'soon' in 20 .* dates"),
         ({"t": [str(k) for k in range(40)] + ["?"] * 20}, LATE, r"the text '\?' in 20 .* numbers"),
         ({"t": [1e308, -1e308] * 30}, {}, r"'t' holds numbers too large .* .up to 1e\+308"),
-        (GAPS, {}, "missing or infinite: 'x' 4, 'colour' 2 .of 60 rows.; .*impute="),
+        (GAPS, {}, "missing or infinite: 'x' 4, 'color' 2 .of 60 rows.; .*impute="),
         ({f"m{k}": [None, *range(59)] for k in range(20)}, {}, "'m7' 1 and 12 more .of 60 rows"),
         # times and groups
         ({"t": ["01/02/2026"] * ROWS}, {"time": "t"}, "such as '01/02/2026' .row 1., and no"),
@@ -282,20 +282,20 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({"y": [DAY] * ROWS}, {"kind": "classification"}, "'y' holds Date; expected classes"),
         ({"y": [[1]] * ROWS}, {}, r"'y' holds List\(Int64\); expected numbers or classes"),
         ({}, {"target": ["k", "y"], "kind": "classification"}, "2 targets are named; expected one"),
-        ({}, {"target": ["colour", "y"]}, "the target 'colour' holds text such as"),
+        ({}, {"target": ["color", "y"]}, "the target 'color' holds text such as"),
         # roles
         ({}, {"target": "Y2"}, "Y: there is no column 'Y2'; did you mean 'y'. the columns"),
         ({}, {"target": ["y", "y"]}, "the list of targets .Y. has more than one column"),
         ({}, {"target": []}, "no target is named; name the column to be learned"),
-        ({}, {"drop": ["coluor"]}, "drop: there is no column 'coluor'; did you mean 'colour'"),
+        ({}, {"drop": ["coluor"]}, "drop: there is no column 'coluor'; did you mean 'color'"),
         ({"^a.*$": 1}, {}, "Polars takes the column names '.a...' as patterns; rename these"),
         ({}, {"time": "y"}, "'y' is both target and time; expected another column"),
         ({}, {"drop": "y"}, "'y' is dropped and also used as target"),
         ({}, {"kind": "numbers"}, "kind is 'numbers'; expected one of auto, regression"),
         ({}, {"impute": "guess"}, "impute is 'guess'; expected one of error, mean, median, zero"),
         ({}, {"train_rows": 1}, "1 of 60 rows are left to learn from; expected at least 2"),
-        ({}, {"drop": ["x", "k", "colour"]}, "no feature is left to learn from. There are no col"),
-        ({"x": 1, "k": 1}, {"drop": "colour"}, "is left .* Dropped constant columns: 'x', 'k'"),
+        ({}, {"drop": ["x", "k", "color"]}, "no feature is left to learn from. There are no col"),
+        ({"x": 1, "k": 1}, {"drop": "color"}, "is left .* Dropped constant columns: 'x', 'k'"),
     ],
 )
 def test_what_cannot_be_learned_from_is_a_sentence(columns, options, message):
@@ -337,8 +337,8 @@ def test_the_same_preparation_for_a_test_table():
     np.testing.assert_array_equal(prepared.X[:, 1:], stream.X[30:, 1:])
     assert prepared.groups is None
     assert len(applied(moved[:1])) == 1
-    unseen = applied(a_table(c="a", colour=["red"] * 50 + ["pink"] * 9 + ["white"]))
-    assert unseen.notes[-1].startswith("In 10 rows, 'colour' holds a category that was never")
+    unseen = applied(a_table(c="a", color=["red"] * 50 + ["pink"] * 9 + ["white"]))
+    assert unseen.notes[-1].startswith("In 10 rows, 'color' holds a category that was never")
     assert "('pink', 'white'); its features are 0 there" in unseen.notes[-1]
     np.testing.assert_array_equal(unseen.X[50:, 2:5], 0)
     with pytest.raises(InvalidInputError, match="feature: there is no column 'x'"):

@@ -27,7 +27,7 @@ def f_on(Y, K, k_query, eta, batch=1):
     return (Y.T @ inv(identity(K) / eta + upper(K, batch)) @ k_query).T
 
 
-def f_on_regularised(Y, K, k_query, eta, gamma):
+def f_on_regularized(Y, K, k_query, eta, gamma):
     """Lemma 3.1: SGD with weight decay gamma."""
     n = len(K)
     D = np.diag((1 - eta * gamma) ** (n - np.arange(1, n + 1)))

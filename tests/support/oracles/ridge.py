@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def centred(features, targets, weights, intercept):
+def centered(features, targets, weights, intercept):
     """Features and targets less their weighted means, and the means."""
     mean, target_mean = np.zeros(features.shape[1]), np.zeros(targets.shape[1])
     if intercept:
@@ -13,9 +13,9 @@ def centred(features, targets, weights, intercept):
 
 
 def ridge(features, targets, gamma, weights=None, intercept=False):
-    """The weights (m, c) and the intercept (c,) that minimise the penalised squares."""
+    """The weights (m, c) and the intercept (c,) that minimize the penalized squares."""
     w = np.ones(len(features)) if weights is None else np.asarray(weights)
-    phi, y, mean, target_mean = centred(features, targets, w, intercept)
+    phi, y, mean, target_mean = centered(features, targets, w, intercept)
     C = phi.T @ np.diag(w) @ phi
     W = np.linalg.solve(C + gamma * np.eye(len(C)), phi.T @ np.diag(w) @ y)
     return W, target_mean - mean @ W
@@ -27,7 +27,7 @@ def predictions(features, targets, queries, gamma, weights=None, intercept=False
 
 
 def cross_validation(features, targets, gamma, weights=None, intercept=False):
-    """Generalised cross-validation by the hat matrix, which makes the predictions of the targets.
+    """Generalized cross-validation by the hat matrix, which makes the predictions of the targets.
 
     With weights, of the problem in which every row is multiplied by the root of its weight, and
     for as many samples as would be worth so much with weights that are the same.

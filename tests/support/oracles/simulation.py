@@ -26,7 +26,7 @@ def train(
 ):
     """Passes over explicit features (n, d) with targets (n, c), in mini-batches.
 
-    For each step of `coast_after`, `coasted` holds the weights at which a copy of the optimiser
+    For each step of `coast_after`, `coasted` holds the weights at which a copy of the optimizer
     comes to rest after that step, without gradient or decay. `offset` (n, c) is added to the
     predictions.
     """
@@ -36,7 +36,7 @@ def train(
     if start is not None:
         W += torch.as_tensor(start)
     W.requires_grad_()
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         [W],
         lr=1.0,
         momentum=learner.momentum,
@@ -49,15 +49,15 @@ def train(
     for step, rate in enumerate(rates):
         first = step % steps * learner.batch_size
         rows = slice(first, first + learner.batch_size)
-        optimiser.param_groups[0]["lr"] = float(rate)
-        optimiser.zero_grad()
+        optimizer.param_groups[0]["lr"] = float(rate)
+        optimizer.zero_grad()
         outputs = offset[rows] + features[rows] @ W
         _loss(outputs, targets[rows], loss, learner.reduction).backward()
-        optimiser.step()
+        optimizer.step()
         run.errors[rows] = (targets[rows] - _means(outputs.detach(), loss)).numpy()
         run.history.append(W.detach().numpy().copy())
         if step in coast_after:
-            run.coasted.append(_coast(W, optimiser))
+            run.coasted.append(_coast(W, optimizer))
     run.weights = run.history[-1]
     return run
 
@@ -78,11 +78,11 @@ def _means(outputs, loss):
     return torch.sigmoid(outputs) if outputs.shape[1] == 1 else torch.softmax(outputs, 1)
 
 
-def _coast(W, optimiser):
+def _coast(W, optimizer):
     copy = W.detach().clone().requires_grad_()
-    group = optimiser.param_groups[0]
+    group = optimizer.param_groups[0]
     other = torch.optim.SGD([copy], **{k: group[k] for k in ("lr", "momentum", "nesterov")})
-    buffer = optimiser.state[W].get("momentum_buffer")
+    buffer = optimizer.state[W].get("momentum_buffer")
     if buffer is not None:
         other.state[copy]["momentum_buffer"] = buffer.clone()
         copy.grad = torch.zeros_like(copy)

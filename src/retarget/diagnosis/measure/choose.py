@@ -42,7 +42,7 @@ RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
 AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, while that gets nearer
 AS_NEAR = 0.05  # within this, distances count as equal and the smallest change wins
 # The correction of a longer stream is chosen on so many evenly spaced rows. With the whole kernel
-# each trial needs a factorisation; with features it is cheap, and more rows close more of the gap.
+# each trial needs a factorization; with features it is cheap, and more rows close more of the gap.
 CHOOSING_ROWS, CHOOSING_FEATURE_ROWS = 4000, 160_000
 NEAREST = "closest to the batch model with targets of usable size, among"
 

@@ -1,9 +1,9 @@
 """One interface, learn rows and predict rows, for models of scikit-learn, river and torch.
 
 A model gets the features as the diagnosis prepares them (`Stream.X`: columns as numbers,
-standardised unless `standardise=False`), in mini-batches of `batch_size` rows, and
+standardized unless `standardize=False`), in mini-batches of `batch_size` rows, and
 
-* for numbers, the targets as prepared (`Stream.Y`: standardised as well);
+* for numbers, the targets as prepared (`Stream.Y`: standardized as well);
 * for classes, a classifier with `partial_fit` or `learn_one` gets the classes' names (a binary
   classifier of river: False and True, where True is the second class). The first `partial_fit`
   names all classes. A regressor or a torch module gets one output for each class, 1 for the
@@ -294,7 +294,7 @@ class OneByOneModel(OnlineModel):
 
 
 class TorchModel(OnlineModel):
-    """A torch module with its optimiser and loss.
+    """A torch module with its optimizer and loss.
 
     If the loss is the cross-entropy of logits, predictions are probabilities.
     """
@@ -302,19 +302,19 @@ class TorchModel(OnlineModel):
     def __init__(
         self,
         module: nn.Module,
-        optimiser: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer,
         loss: Loss,
         stream: Stream,
         batch_size: int,
     ) -> None:
-        name = f"{type(module).__name__} with {type(optimiser).__name__}"
+        name = f"{type(module).__name__} with {type(optimizer).__name__}"
         super().__init__(name, stream, batch_size)
         with self._failing("it was copied"):
-            self.original = _copied(module, optimiser, loss)
+            self.original = _copied(module, optimizer, loss)
         self._renew()
 
     def _copy(self) -> None:
-        self.module, self.optimiser, self.loss = _copied(*self.original)
+        self.module, self.optimizer, self.loss = _copied(*self.original)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         like = next(self.module.parameters())
@@ -325,7 +325,7 @@ class TorchModel(OnlineModel):
         self.module.train()
 
         def closure() -> float:
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             outputs = self.module(inputs)
             if outputs.numel() != targets.numel():
                 raise ValueError(
@@ -337,7 +337,7 @@ class TorchModel(OnlineModel):
             return float(value)
 
         with torch.enable_grad():
-            self.optimiser.step(closure)
+            self.optimizer.step(closure)
 
     def _predict(self, X: np.ndarray) -> Any:
         self.module.eval()
@@ -351,14 +351,14 @@ class TorchModel(OnlineModel):
 
 
 def _copied(
-    module: nn.Module, optimiser: torch.optim.Optimizer, loss: Loss
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss
 ) -> tuple[nn.Module, torch.optim.Optimizer, Loss]:
-    """Copies all three; the copied optimiser refers to the copied module's parameters."""
+    """Copies all three; the copied optimizer refers to the copied module's parameters."""
     memo: dict[int, Any] = {}
     module = copy.deepcopy(module, memo)
-    # copying an optimiser directly drops state that some of them need (LBFGS)
-    new: torch.optim.Optimizer = object.__new__(type(optimiser))
-    new.__dict__.update(copy.deepcopy(vars(optimiser), memo))
+    # copying an optimizer directly drops state that some of them need (LBFGS)
+    new: torch.optim.Optimizer = object.__new__(type(optimizer))
+    new.__dict__.update(copy.deepcopy(vars(optimizer), memo))
     return module, new, copy.deepcopy(loss, memo)
 
 

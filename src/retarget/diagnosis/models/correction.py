@@ -22,7 +22,7 @@ from retarget.diagnosis.options import Options
 from retarget.diagnosis.stream import Stream
 
 # A network often follows only targets that are smaller than those its kernel asks for. So these are
-# tried as well: multiples of the batch model's ridge, each with a least stabiliser in multiples of
+# tried as well: multiples of the batch model's ridge, each with a least stabilizer in multiples of
 # the mean of k(x, x), and a part of the way from the true targets to the first corrected ones.
 GENTLER = ((10.0, 0.1), (100.0, 1.0), (1000.0, 1.0))
 PARTS_OF_THE_WAY = (0.5, 0.25)
@@ -81,7 +81,7 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yields the correction that serves the kernel machine best, then gentler ones.
 
-    If the user gave a ridge or a stabiliser, there are no others. Corrections that overflow are
+    If the user gave a ridge or a stabilizer, there are no others. Corrections that overflow are
     left out.
     """
     learner, kernel, start = machine
@@ -95,16 +95,16 @@ def candidates(
         (max(first[0], times * gamma.value), max(first[1], share * scale))
         for times, share in gentler
     ]
-    for ridge, stabiliser in dict.fromkeys(pairs):
+    for ridge, stabilizer in dict.fromkeys(pairs):
         aims = choice.aims if ridge == first[0] else offline_aims(kernel, ridge, block)
-        correction = IterativeCorrection(kernel, learner, aims, stabiliser)
+        correction = IterativeCorrection(kernel, learner, aims, stabilizer)
         follow(kernel, [correction], block)
         if correction.failure is not None:
             continue
         targets = (correction.targets + start).numpy()
-        words = f"targets corrected with ridge {ridge:.3g} and stabiliser {stabiliser:.3g}"
+        words = f"targets corrected with ridge {ridge:.3g} and stabilizer {stabilizer:.3g}"
         yield Candidate(targets, words)
-        if gentler and (ridge, stabiliser) == first:
+        if gentler and (ridge, stabilizer) == first:
             for part in PARTS_OF_THE_WAY:
                 moved = stream.Y + part * (targets - stream.Y)
                 yield Candidate(moved, f"{part:.0%} of the way to {words}")

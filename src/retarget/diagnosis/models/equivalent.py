@@ -140,13 +140,13 @@ def _describe_linear_regression(model: OneByOneModel) -> Description:
             f"No kernel is known that describes {model.name}; among models with learn_one, it is "
             "known for river's LinearRegression with optim.SGD and the squared loss."
         )
-    optimiser, loss, begins = (
+    optimizer, loss, begins = (
         type(part).__name__ for part in (own.optimizer, own.loss, own.initializer)
     )
     schedules = own.optimizer.lr, own.intercept_lr
     constant = all(type(schedule).__name__ == "Constant" for schedule in schedules)
     reasons = {
-        f"the optimiser {optimiser}": optimiser != "SGD",
+        f"the optimizer {optimizer}": optimizer != "SGD",
         f"the loss {loss}": loss != "Squared",
         "a rate that changes": not constant,
         f"the initializer {begins}": begins != "Zeros",
@@ -170,8 +170,8 @@ def _describe_linear_regression(model: OneByOneModel) -> Description:
 
 
 def _describe_network(model: TorchModel, X: Tensor) -> Description:
-    module, optimiser, loss = model.original
-    learner = _as_learner(model, optimiser, loss)
+    module, optimizer, loss = model.original
+    learner = _as_learner(model, optimizer, loss)
     random = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase
     layers = [type(part).__name__ for part in module.modules() if isinstance(part, random)]
     if layers:
@@ -179,7 +179,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
             f"No kernel describes {model.name}: its {layers[0]} layer behaves differently "
             "in training and in prediction."
         )
-    trained = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     names = tuple(
         name
         for name, parameter in module.named_parameters()
@@ -194,7 +194,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
         raise NoDescriptionError(
             f"No kernel describes {model.name}, which fails in double precision: {reason(error)}."
         ) from error
-    words = "One pass of SGD on the tangent kernel of the module at initialisation. The module "
+    words = "One pass of SGD on the tangent kernel of the module at initialization. The module "
     if linear and alike:
         words += "is linear in its parameters: this is exact."
     elif linear:
@@ -218,20 +218,20 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     return Description(words, kernel, learner, start)
 
 
-def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss) -> SGD:
-    """Returns the optimiser and the loss as an `SGD` on half the squared error."""
-    if type(optimiser) is not torch.optim.SGD:
+def _as_learner(model: TorchModel, optimizer: torch.optim.Optimizer, loss: Loss) -> SGD:
+    """Returns the optimizer and the loss as an `SGD` on half the squared error."""
+    if type(optimizer) is not torch.optim.SGD:
         raise NoDescriptionError(
             f"No kernel describes {model.name}: this is known only for torch.optim.SGD."
         )
     names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
-    groups = {tuple(float(group[name]) for name in names) for group in optimiser.param_groups}
+    groups = {tuple(float(group[name]) for name in names) for group in optimizer.param_groups}
     if len(groups) > 1:
         raise NoDescriptionError(
             f"No kernel describes {model.name}: its parameter groups have different options."
         )
     ((lr, momentum, dampening, decay, nesterov, maximize),) = groups
-    if maximize or (momentum and dampening) or not lr > 0 or optimiser.state:
+    if maximize or (momentum and dampening) or not lr > 0 or optimizer.state:
         raise NoDescriptionError(
             f"No kernel describes {model.name} with maximize, dampening, a rate of 0, or steps "
             "taken before."

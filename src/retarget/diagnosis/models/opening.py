@@ -29,7 +29,7 @@ LARGER_BATCHES = (8, 32)  # rows, tried if a model cannot learn a mini-batch
 def open_model(stream: Stream, options: Options) -> OnlineModel:
     """Returns the user's model, ready to run, after checking that a copy learns one mini-batch.
 
-    `options` hold the model, its options, and the learner for a torch module without an optimiser.
+    `options` hold the model, its options, and the learner for a torch module without an optimizer.
     """
     with seeded(options.seed):
         made = _made(options.model, options.model_options)
@@ -77,8 +77,8 @@ def what_it_needs(model: OnlineModel, stream: Stream, start: int) -> str:
         return given
     if (X[:batch] < 0).any() and learns(np.abs(X), batch):
         return (
-            f"{given}, some of them negative, as standardised features are, and needs features "
-            f"that are not; give them as they are ({option('standardise', False)})"
+            f"{given}, some of them negative, as standardized features are, and needs features "
+            f"that are not; give them as they are ({option('standardize', False)})"
         )
     for size in LARGER_BATCHES:
         if not isinstance(model, OneByOneModel) and batch < size <= len(X) and learns(X, size):
@@ -116,18 +116,18 @@ def _adapted(model: Any, stream: Stream, options: Options) -> OnlineModel:
         return OneByOneModel(model, stream)
     raise InvalidTypeError(
         f"the model is {model!r}; expected partial_fit and predict, learn_one and predict_one, or "
-        "a torch module (with its optimiser and loss, if it has them)"
+        "a torch module (with its optimizer and loss, if it has them)"
     )
 
 
 def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -> TorchModel:
     module, others = parts[0], list(parts[1:])
-    optimisers = [part for part in others if isinstance(part, torch.optim.Optimizer)]
-    losses = [part for part in others if callable(part) and part not in optimisers]
-    if len(optimisers) > 1 or len(losses) > 1 or len(optimisers) + len(losses) < len(others):
+    optimizers = [part for part in others if isinstance(part, torch.optim.Optimizer)]
+    losses = [part for part in others if callable(part) and part not in optimizers]
+    if len(optimizers) > 1 or len(losses) > 1 or len(optimizers) + len(losses) < len(others):
         kinds = ", ".join(type(part).__name__ for part in parts)
         raise InvalidTypeError(
-            f"the model is a tuple of {kinds}; expected a module, an optimiser and a loss"
+            f"the model is a tuple of {kinds}; expected a module, an optimizer and a loss"
         )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InvalidInputError(
@@ -135,26 +135,26 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
             "is nothing to learn"
         )
     loss = losses[0] if losses else HalfSquaredError(options.reduction)
-    if optimisers:
-        return TorchModel(module, optimisers[0], loss, stream, options.batch_size)
+    if optimizers:
+        return TorchModel(module, optimizers[0], loss, stream, options.batch_size)
     if isinstance(options.lr, str):
         raise InvalidInputError(
-            f"the module {type(module).__name__} comes without an optimiser and {named('lr')} is "
-            f"'auto'; give {option('lr')}, or return (module, optimiser) from the factory"
+            f"the module {type(module).__name__} comes without an optimizer and {named('lr')} is "
+            f"'auto'; give {option('lr')}, or return (module, optimizer) from the factory"
         )
-    # on a copy: the optimiser must not change the user's own parameters
+    # on a copy: the optimizer must not change the user's own parameters
     module = copy.deepcopy(module)
     if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
         with torch.no_grad():  # lazy layers get the number of features from a first row
             module(torch.zeros(1, stream.X.shape[1]))
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         [parameter for parameter in module.parameters() if parameter.requires_grad],
         lr=options.lr,
         momentum=options.momentum,
         nesterov=options.nesterov,
         weight_decay=options.weight_decay,
     )
-    return TorchModel(module, optimiser, loss, stream, options.batch_size)
+    return TorchModel(module, optimizer, loss, stream, options.batch_size)
 
 
 class HalfSquaredError:

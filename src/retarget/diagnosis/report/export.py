@@ -57,7 +57,7 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
       a batch model's target), `shift:NAME` (the difference), `error:NAME` (the learner's error just
       before it learned the row), all in the user's units;
     * `shift_size`: length of the shift over all targets, in standard deviations of the targets
-      (unscaled for classes and if nothing was standardised);
+      (unscaled for classes and if nothing was standardized);
     * `changed`: whether the shift changed the class or, for regression, the side of the mean;
     * `density`: mean similarity to the other rows.
     """

@@ -152,7 +152,7 @@ def _part(file: str) -> str:
 
 @cache
 def _plotly() -> str:
-    """Returns Plotly's JavaScript with normalised line ends, as a browser hashes it."""
+    """Returns Plotly's JavaScript with normalized line ends, as a browser hashes it."""
     text: str = get_plotlyjs()
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
 

@@ -54,7 +54,7 @@ MEANINGS: dict[Question, str] = {
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its text, a smaller note below it, and the colour of a dot before it."""
+    """A cell of a table: its text, a smaller note below it, and the color of a dot before it."""
 
     text: str
     note: str = ""

@@ -68,7 +68,7 @@ def percent(share: float) -> str:
 
 
 def sentence(text: str) -> str:
-    """Returns the text with its first letter capitalised."""
+    """Returns the text with its first letter capitalized."""
     return f"{text[0].upper()}{text[1:]}"
 
 
@@ -149,7 +149,7 @@ LEARNERS: dict[LearnerName, str] = {
     "corrected": "online, exactly corrected",
     "iterative": "online, iteratively corrected",
 }
-# Each way of training the user's model has the mark and colour of a learner.
+# Each way of training the user's model has the mark and color of a learner.
 WAYS: dict[ModelWay, str] = {
     "as it came": "online",
     "random order": "one step",
@@ -190,7 +190,7 @@ class ScoreLine(NamedTuple):
     """A line of a table or chart: the scores of one learner, one for each question."""
 
     label: str
-    mark: str  # its colour: a key of `retarget.learners.COLOURS`, or "baseline"
+    mark: str  # its color: a key of `retarget.learners.COLORS`, or "baseline"
     scores: tuple[Score | Baseline | ModelScore | None, ...]
     why: str  # the reason, if it has no score
 

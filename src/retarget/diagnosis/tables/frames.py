@@ -11,7 +11,7 @@ import polars as pl
 from numpy.lib import format as npy_format
 from torch import Tensor
 
-from retarget.data.archives import open_zip
+from retarget.archives import open_zip
 from retarget.diagnosis.dialect import option
 from retarget.diagnosis.tables.roles import (
     Choose,
@@ -91,7 +91,7 @@ def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
     """Reads and checks the header of an array; header and values together have `size` bytes."""
     try:
         shape, _, dtype = HEADERS[npy_format.read_magic(file)](file)
-    # NumPy's parser does not catch what its tokeniser and literal_eval raise.
+    # NumPy's parser does not catch what its tokenizer and literal_eval raise.
     except Exception as error:
         raise InvalidInputError(
             f"{what} is not a NumPy array, or is damaged ({error}); expected what numpy.save writes"
@@ -163,7 +163,7 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     """Converts a frame, a dict of columns, or an array (n,) or (n, k) to a Polars frame.
 
     The columns of an array are named by the prefix and a number: c0, c1, ... Frames of other
-    libraries are recognised without importing them: pandas by its name, and pyarrow's tables (like
+    libraries are recognized without importing them: pandas by its name, and pyarrow's tables (like
     other frames) by Arrow's protocol.
     """
     if isinstance(data, pl.LazyFrame):

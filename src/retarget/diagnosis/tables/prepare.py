@@ -1,6 +1,6 @@
 """Turns a table into a stream of numbers, by rules learned from the first rows only.
 
-Features are numbers, dates (as seconds), or one feature for each category; targets are standardised
+Features are numbers, dates (as seconds), or one feature for each category; targets are standardized
 numbers, or one output for each class. scikit-learn's transformers are not used: importing them
 takes longer than preparing most tables, and most of the work here is to detect what a column holds.
 A feature that gives the target away is an error: an online learner would learn nothing else.
@@ -158,7 +158,7 @@ def _learn_numbers(column: pl.Series, roles: Roles, dates: str | None) -> Number
     if scale <= ROUNDING * np.abs(values).max():
         return CONSTANT
     fill = {"median": float(np.median(values)), "zero": 0.0}.get(roles.impute, mean)
-    if not roles.standardise:
+    if not roles.standardize:
         mean, scale = 0.0, 1.0
     return Number(column.name, mean, scale, fill, dates)
 
@@ -234,7 +234,7 @@ def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumn
             raise InvalidInputError(f"the target {shown(name)} is too large to compute with")
         if scale <= ROUNDING * np.abs(column).max():
             raise _all_equal(name, f"{column[0]:g}", train_rows)
-    if not rows.roles.standardise:
+    if not rows.roles.standardize:
         means, scales = np.zeros(len(columns)), np.ones(len(columns))
     return TargetColumns(kind, columns, columns, means, scales)
 
@@ -371,7 +371,7 @@ class Preparation:
 def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparation]:
     """Learns a preparation from the first `train_rows` and applies it to all rows.
 
-    Numbers are standardised; categories become one feature each; dates become seconds.
+    Numbers are standardized; categories become one feature each; dates become seconds.
     Columns of text, identifiers, constants, lists and the like are dropped. One target column of
     text or booleans, or of whole numbers with at most 20 different values for ten times as many
     rows, is taken as classes. The stream's notes say so.

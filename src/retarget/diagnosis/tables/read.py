@@ -75,7 +75,7 @@ def read_text(path: Path, choose: Choose) -> pl.DataFrame:
     rows = int((text.count("\n") + 1) * size / len(start))
     require_table_size(str(path), rows, 8 * len(names))
     table = _parsed(path, content, separator, names)[chosen]
-    return _numbers_recognised(table, decimal_comma=separator == ";")
+    return _numbers_recognized(table, decimal_comma=separator == ";")
 
 
 def _unpacked(path: Path) -> bytes:
@@ -161,7 +161,7 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
     return table
 
 
-def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFrame:
+def _numbers_recognized(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFrame:
     """Converts text columns that hold numbers with inf or decimal commas."""
     for name, dtype in table.schema.items():
         if dtype != pl.String:

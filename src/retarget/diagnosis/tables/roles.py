@@ -121,7 +121,7 @@ class Roles:
     drop: Sequence[str] = ()
     kind: Kind = "auto"
     impute: Impute = "error"
-    standardise: bool = True
+    standardize: bool = True
     group_as_feature: bool = False
     allow_leak: bool = False
     predictions: Sequence[str] = ()

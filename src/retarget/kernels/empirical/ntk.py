@@ -244,7 +244,7 @@ class EmpiricalNTK(Kernel):
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
         preconditioner: For the kernel $J P J^\top$ of steps $-\eta P \nabla L$ with a diagonal P:
-            the optimiser that trains the module (Adam, AdamW and RMSprop of torch, or SGD with
+            the optimizer that trains the module (Adam, AdamW and RMSprop of torch, or SGD with
             rates by parameter group), whose P is read at each call; or P itself, a dict from names
             to tensors. P holds the second moments as they are then, with their bias correction and
             eps, and each group's rate relative to the first one's. For a network with one output,
@@ -323,7 +323,7 @@ class EmpiricalNTK(Kernel):
             preconditioner_of(preconditioner, module, list(chosen))
         elif not isinstance(preconditioner, torch.optim.Optimizer | None):
             raise InvalidTypeError(
-                f"preconditioner is {preconditioner!r}; expected a torch optimiser, a dict of "
+                f"preconditioner is {preconditioner!r}; expected a torch optimizer, a dict of "
                 "factors by the parameters' names, or None"
             )
 

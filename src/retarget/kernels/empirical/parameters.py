@@ -1,8 +1,8 @@
-r"""The parameters that a kernel uses, and the factors by which an optimiser scales gradients.
+r"""The parameters that a kernel uses, and the factors by which an optimizer scales gradients.
 
 A step $\theta \leftarrow \theta - \eta P \nabla L$ with a diagonal P moves the outputs by the
 kernel $J P J^\top$ instead of $J J^\top$, so that everything that holds for SGD and a kernel holds
-for this one while P is constant. But the P of several outputs differ, as an optimiser's second
+for this one while P is constant. But the P of several outputs differ, as an optimizer's second
 moments do, and then each output has a kernel of its own: their mean is exact only for one output.
 """
 
@@ -95,13 +95,13 @@ def preconditioner_of(
         value = module.get_parameter(name)
         if id(value) not in held:
             raise InvalidInputError(
-                f"the optimiser does not hold the parameter {name}; expected the optimiser of this "
+                f"the optimizer does not hold the parameter {name}; expected the optimizer of this "
                 "module, or leave the parameter out with params="
             )
         group, state = held[id(value)], source.state.get(value, {})
         if not state and kind is not SGD:
             raise InvalidInputError(
-                f"the optimiser has taken no step on {name} yet, so that it has no second moments; "
+                f"the optimizer has taken no step on {name} yet, so that it has no second moments; "
                 "train a few steps first, or leave the parameter out with params="
             )
         ratio = float(group["lr"]) / float(groups[0]["lr"])
@@ -133,7 +133,7 @@ def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> T
 def _require_alike(group: dict[str, Any], first: dict[str, Any], kind: str) -> None:
     """Rejects groups whose steps are not one rate times P times the gradient."""
     if group.get("maximize"):
-        raise InvalidInputError("maximize is set; expected an optimiser that minimises the loss")
+        raise InvalidInputError("maximize is set; expected an optimizer that minimizes the loss")
     if not float(first["lr"]) > 0:
         raise InvalidInputError(
             f"lr is {float(first['lr'])} in parameter group 0; expected a positive rate, because "

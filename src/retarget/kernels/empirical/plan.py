@@ -208,7 +208,7 @@ def _require_settled_layers(module: nn.Module) -> None:
         by_batch = layer.training or getattr(layer, "running_mean", None) is None
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and by_batch:
             raise InvalidInputError(
-                f"{label} normalises by the batch, so that samples depend on each other; call "
+                f"{label} normalizes by the batch, so that samples depend on each other; call "
                 "module.eval() first"
             )
         random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
@@ -228,7 +228,7 @@ def _trial(network: Network, few: Samples) -> Recording:
             trial = network.record(few, widen=False)
     require_finite_outputs(trial.outputs, network.parameters | network.others | network.buffers)
     again = list(reversed(range(count(few))))
-    batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # among other neighbours
+    batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # among other neighbors
     with torch.no_grad():
         outputs = torch.cat([network(take(few, batch)) for batch in batches])
     rows = [i for batch in batches for i in batch]

@@ -7,7 +7,7 @@ the parameters were multiplied with and g is the output's gradient by the result
 |---|---|---|
 | `linear`, `matmul`, `addmm` | the input | all dimensions between the first and the last |
 | `conv2d` | the patch under the window | the windows |
-| norms in evaluation mode, `mul`, `add` | the (normalised) input; one group per parameter | those \
+| norms in evaluation mode, `mul`, `add` | the (normalized) input; one group per parameter | those \
 that share a parameter |
 | `embedding` | the token, one of many that are 1 or 0 | the tokens of a sample |
 
@@ -155,12 +155,12 @@ class Scaled(Use):
     """A norm, a product or a sum, in which a parameter meets one number at each position.
 
     Attributes:
-        normalise: Makes that number from the input.
+        normalize: Makes that number from the input.
         trailing: Dimensions at the end that have a parameter each; None for the channels, which
             are the second dimension.
     """
 
-    normalise: Callable[[Tensor], Tensor]
+    normalize: Callable[[Tensor], Tensor]
     trailing: int | None
 
     def has_rows(self) -> bool:
@@ -169,7 +169,7 @@ class Scaled(Use):
 
     def positions(self) -> Tensor:
         """One group for each parameter."""
-        return self._by_parameter(self.normalise(self.input.detach()))[..., None]
+        return self._by_parameter(self.normalize(self.input.detach()))[..., None]
 
     def arranged(self, g: Tensor) -> Tensor:
         """One group for each parameter."""

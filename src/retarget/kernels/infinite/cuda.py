@@ -1,6 +1,6 @@
 """Runs a plan on CUDA, as launches of the kernel in `triton.py`.
 
-Samples are last in memory, so that neighbouring threads read neighbouring numbers, and padded with
+Samples are last in memory, so that neighboring threads read neighboring numbers, and padded with
 zeros to whole blocks: nothing needs a mask.
 """
 

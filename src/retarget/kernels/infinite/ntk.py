@@ -35,7 +35,7 @@ class InfiniteNTK(Kernel):
     number of pairs of samples: 1,280 images of MNIST take 12 seconds on two cores.
 
     With independent Gaussian weights of variance $\sigma_w^2 / \text{fan-in}$ ("NTK
-    parameterisation") and biases of variance $\sigma_b^2$, and all widths infinite, a layer maps
+    parameterization") and biases of variance $\sigma_b^2$, and all widths infinite, a layer maps
     the covariance $S$ of two samples' activations and the tangent kernel $\Theta$ as follows:
 
     * Linear, Conv2d: $S' = \sigma_w^2 \, \text{mean}_t S(p + t, q + t) + \sigma_b^2$ over the

@@ -52,7 +52,7 @@ def run_stage(
     A tile has `pairs` = left samples * `width` pairs. A block of left samples meets each of the
     `blocks` of right samples, or with `itself`, where blocks = 1, the same block of them.
     """
-    # Neighbouring programs work on the same samples, whose covariances are then still in cache.
+    # Neighboring programs work on the same samples, whose covariances are then still in cache.
     target, tile = tl.program_id(0) % n_targets, tl.program_id(0) // n_targets
     row, column = target // n_columns, target % n_columns
     block = tile // blocks

@@ -18,7 +18,7 @@ of the block) a weight $w(a)$ in the offline learner's loss,
     window:N         w = 1 for the N newest samples, 0 for the others
     discount:rho     w = rho^a
 
-so that it minimises $\tfrac12 \sum_i w_i \lVert y_i - f(x_i) \rVert^2 + \tfrac\gamma2 \lVert f
+so that it minimizes $\tfrac12 \sum_i w_i \lVert y_i - f(x_i) \rVert^2 + \tfrac\gamma2 \lVert f
 \rVert^2$. Its dual coefficients solve $(\gamma W^{-1} + K) A = Y$ over the samples whose weight is
 not 0, and its prediction is K A. All weights change with every block, and so does the whole factor:
 it is computed again from the samples that count. With explicit features the sums are discounted, or
@@ -255,7 +255,7 @@ class RecursiveRidge(OfflineLearner):
 class RecentKernelRidge(OfflineLearner):
     """Ridge regression on the N samples that count, from their kernel, which it stores.
 
-    Every block takes a factorisation of that kernel, N^3 / 3 multiplications.
+    Every block takes a factorization of that kernel, N^3 / 3 multiplications.
     """
 
     def __init__(self, aim: Aim, gamma: float) -> None:

@@ -1,6 +1,6 @@
 r"""The offline learner for cross-entropy: kernel logistic regression, by Newton's method.
 
-It minimises $J = \sum_i \ell(y_i, f(x_i) + f_0(x_i)) + \tfrac\gamma2 \lVert f \rVert^2$ with $\ell$
+It minimizes $J = \sum_i \ell(y_i, f(x_i) + f_0(x_i)) + \tfrac\gamma2 \lVert f \rVert^2$ with $\ell$
 for cross-entropy and the norm of the kernel's space. With $f = K A$ the minimum is where
 
     gamma A + sigma(K A + f_0) = Y .
@@ -18,7 +18,7 @@ costs one solve with the factor, 2 n^2 c multiplications, and the kernel itself 
 
 If $\gamma$ is small and most samples are certain, h is a poor guess of H, and the iteration is
 slow. The system is then solved directly (Williams and Barber, 1998): because
-$H = \Delta - \Pi \Pi^\top$ with $\Delta$ diagonal, that is a factorisation for each class and one
+$H = \Delta - \Pi \Pi^\top$ with $\Delta$ diagonal, that is a factorization for each class and one
 for what they share, c + 1 of them.
 """
 
@@ -209,7 +209,7 @@ class LogisticFit(OfflineLearner):
         return None
 
     def _solve_directly(self, p: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
-        r"""A Newton step and its logits, by factorisations.
+        r"""A Newton step and its logits, by factorizations.
 
         With $K' = K / \gamma$ and $E_c = (\Delta_c^{-1} + K')^{-1}$ for each class,
         $(I + H K')^{-1} R = R - M K' R$, where $M v = E v - E\, S^{-1} \sum_c E_c v_c$ and

@@ -1,7 +1,7 @@
 """The charts of the report, each of which answers a question, and the parts that they share.
 
-The template in `report.js` colours paper, text, axes and whatever has no colour of its own by the
-reader's theme. The colours that are named here are legible on light and on dark paper.
+The template in `report.js` colors paper, text, axes and whatever has no color of its own by the
+reader's theme. The colors that are named here are legible on light and on dark paper.
 """
 
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ def line(label: str, x: Any, y: Any, hover: str, *, mode: str = "lines", **more:
     return go.Scatter(mode=mode, name=label, x=x, y=finite(y), hovertemplate=tip, **more)
 
 
-def dots(label: str, x: Any, y: Any, hover: str, rows: Any, colour: str = BLUE) -> go.Scatter:
+def dots(label: str, x: Any, y: Any, hover: str, rows: Any, color: str = BLUE) -> go.Scatter:
     """Returns small, faint dots; `rows` names the row of each, as %{customdata} in `hover`."""
-    marker = {"size": 5, "color": colour, "opacity": 0.6}
+    marker = {"size": 5, "color": color, "opacity": 0.6}
     return line(label, x, y, hover, mode="markers", marker=marker, customdata=rows)
 
 

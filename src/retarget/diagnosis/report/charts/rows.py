@@ -10,10 +10,10 @@ from retarget.diagnosis.report.charts import BLUE, Chart, dots, figure, finite, 
 from retarget.diagnosis.report.words import chart_text, name, number, percent
 from retarget.diagnosis.result import Diagnosis, GroupShift
 from retarget.diagnosis.stream import Stream
-from retarget.learners import COLOURS
+from retarget.learners import COLORS
 
-# Colours of groups, in order of appearance. If there are more groups, all have the same colour.
-GROUP_COLOURS = (
+# Colors of groups, in order of appearance. If there are more groups, all have the same color.
+GROUP_COLORS = (
     "#2E8BC9", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#B5A800",
     "#8F63B8", "#8C5A3C",
 )  # fmt: skip
@@ -89,9 +89,9 @@ def along_chart(diagnosis: Diagnosis) -> Chart | None:
     if has_run(diagnosis):
         who, other = "your model", "kernel batch model"
     names = (
-        (f"{who}, just before it learned the rows", {"color": COLOURS["online"]}),
-        (f"{other} of all earlier rows", {"color": COLOURS["offline"]}),
-        (f"{who} at the end of the stream", {"color": COLOURS["online"], "dash": "dash"}),
+        (f"{who}, just before it learned the rows", {"color": COLORS["online"]}),
+        (f"{other} of all earlier rows", {"color": COLORS["offline"]}),
+        (f"{who} at the end of the stream", {"color": COLORS["online"], "dash": "dash"}),
     )
     x, places = [part.middle for part in parts], [chart_text(part.where, 90) for part in parts]
     tip = "%{customdata}<br>error %{y:.3g}"
@@ -116,7 +116,7 @@ def along_chart(diagnosis: Diagnosis) -> Chart | None:
     return Chart(
         key="along",
         title="Where did it go wrong?",
-        caption="Where the dashed line is above the solid one of the same colour, these rows were "
+        caption="Where the dashed line is above the solid one of the same color, these rows were "
         "forgotten. Where the solid one is above the batch model's, too little was learned from "
         f"the rows before.{forgotten * bool(rise.max() > 0)}",
         alternative=f"Mean squared error along the stream. {'; '.join(told)}.",
@@ -145,14 +145,14 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     texts = _row_texts(diagnosis, rows)
     tip = "%{customdata}<br>shift %{y:.3g}"
     x_axis, bands = _along(diagnosis)
-    # Parts of a stream without groups need no colours: their place tells them apart.
-    grouped = diagnosis.stream.groups is not None and 1 < len(names) <= len(GROUP_COLOURS)
+    # Parts of a stream without groups need no colors: their place tells them apart.
+    grouped = diagnosis.stream.groups is not None and 1 < len(names) <= len(GROUP_COLORS)
     named = grouped and "annotations" not in bands
     traces = []
     for g, group in enumerate(names if grouped else ("rows",)):
         ours = np.flatnonzero(groups[rows] == g) if grouped else np.arange(len(rows))
-        of, colour = rows[ours], GROUP_COLOURS[g] if grouped else BLUE
-        points = dots(chart_text(group), at[of], size[of], tip, [texts[i] for i in ours], colour)
+        of, color = rows[ours], GROUP_COLORS[g] if grouped else BLUE
+        points = dots(chart_text(group), at[of], size[of], tip, [texts[i] for i in ours], color)
         traces.append(points.update(showlegend=named))
     middle, means, window = running_mean(size)
     around = f"around {unit} %{{x}}<br>"
@@ -223,7 +223,7 @@ def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
     if diagnosis.stream.groups is None or not 2 <= len(starts) - 1 <= 30:
         return axis, {}
     ends = [(float(at[a]) - 0.5, float(at[b - 1]) + 0.5) for a, b in pairwise(starts)]
-    # Only every second band is filled: the background is the other colour.
+    # Only every second band is filled: the background is the other color.
     band = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1}
     layout: dict[str, Any] = {"shapes": [band | {"x0": a, "x1": b} for a, b in ends[::2]]}
     names = [chart_text(diagnosis.groups.names[groups[start]], 12) for start in starts[:-1]]

@@ -23,7 +23,7 @@ from retarget.diagnosis.report.words import (
     with_interval,
 )
 from retarget.diagnosis.result import Diagnosis
-from retarget.learners import COLOURS
+from retarget.learners import COLORS
 
 SYMBOLS = ("circle", "diamond-open")  # of the first and the second question
 
@@ -109,7 +109,7 @@ def _chart(
                 "<extra>%{fullData.name}</extra>",
                 marker={
                     "size": 11,
-                    "color": [COLOURS.get(lines[place].mark, GREY) for place, _ in ours],
+                    "color": [COLORS.get(lines[place].mark, GREY) for place, _ in ours],
                     "symbol": SYMBOLS[k],
                     "line": {"width": 2 if k else 0},
                 },
@@ -161,7 +161,7 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | None:
     if known.sum() < 2:
         return None
     stable, found, failed = value[known], score[known], value[~known]
-    red, green = COLOURS["iterative"], COLOURS["corrected"]
+    red, green = COLORS["iterative"], COLORS["corrected"]
     marks = {"size": 7, "color": GREY}
     traces = [
         line("tried", stable, found, "rate %{x:.3g}<br>error %{y:.3g}", mode="lines+markers",
@@ -172,9 +172,9 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | None:
         cross = {"symbol": "x", "size": 9, "color": red}
         tip = "rate %{x:.3g}<br>diverged"
         traces.append(line("diverged", failed, top, tip, mode="markers", marker=cross))
-    for label, rate, colour in (("used", choice.value, green), ("largest stable", largest, red)):
+    for label, rate, color in (("used", choice.value, green), ("largest stable", largest, red)):
         if value.min() <= rate <= 3 * value.max():
-            ends, look = [found.min(), found.max()], {"color": colour, "dash": "dash"}
+            ends, look = [found.min(), found.max()], {"color": color, "dash": "dash"}
             tip = f"{label}: {number(rate)}"
             traces.append(line(label, [rate, rate], ends, tip, line=look))
     return Chart(

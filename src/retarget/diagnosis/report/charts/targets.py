@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report.charts import Chart, dots, figure, finite, line
 from retarget.diagnosis.report.charts.rows import (
-    GROUP_COLOURS,
+    GROUP_COLORS,
     POINTS,
     drawn_rows,
     group_of_row,
@@ -15,7 +15,7 @@ from retarget.diagnosis.report.charts.rows import (
 )
 from retarget.diagnosis.report.words import chart_text, move_words, name, number, percent
 from retarget.diagnosis.result import Diagnosis
-from retarget.learners import COLOURS
+from retarget.learners import COLORS
 
 MOST_CLASSES = 30
 NUMBERED = 10  # with at most so many groups, each square shows its number
@@ -31,7 +31,7 @@ def targets_chart(diagnosis: Diagnosis) -> Chart | None:
 
 def _numbers(diagnosis: Diagnosis) -> Chart:
     stream = diagnosis.stream
-    names = stream.target_names[: len(GROUP_COLOURS)]
+    names = stream.target_names[: len(GROUP_COLORS)]
     limit = max(POINTS // len(names), 1)
     rows = drawn_rows(group_of_row(diagnosis), most_shifted(diagnosis.shift_size), limit)
     # Several targets have units of their own, so they are drawn in standard deviations.
@@ -42,8 +42,8 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     tip = "row %{customdata:,d}<br>true %{x:.4g}<br>effective %{y:.4g}"
     numbers = stream.rows[rows]
     traces = [
-        dots(chart_text(label), x, y, tip, numbers, colour)
-        for label, x, y, colour in zip(names, true.T, effective.T, GROUP_COLOURS, strict=False)
+        dots(chart_text(label), x, y, tip, numbers, color)
+        for label, x, y, color in zip(names, true.T, effective.T, GROUP_COLORS, strict=False)
     ]
     ends = [float(true.min()), float(true.max())]
     traces.append(line("learned as it is", ends, ends, "", hoverinfo="skip", line={"dash": "dash"}))
@@ -89,7 +89,7 @@ def _classes(diagnosis: Diagnosis) -> Chart:
             for k in shown
         ],
         hovertemplate="%{customdata}<extra></extra>",
-        marker={"color": COLOURS["online"]},
+        marker={"color": COLORS["online"]},
     )
     return Chart(
         key="targets",
@@ -168,7 +168,7 @@ def group_chart(diagnosis: Diagnosis) -> Chart | None:
     return Chart(
         key="groups",
         title=title,
-        caption="The stronger a square's colour, the farther learning the group of its column "
+        caption="The stronger a square's color, the farther learning the group of its column "
         f"moved the {what} the group of its row, on average. The diagonal shows the effect of "
         f"later rows of the same group.{empty}",
         alternative=f"{title} {len(names)} by {len(names)} groups. {moves}",

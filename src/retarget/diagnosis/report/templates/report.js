@@ -1,4 +1,4 @@
-// Draws the charts from the JSON in the page, in the colours of the page's theme.
+// Draws the charts from the JSON in the page, in the colors of the page's theme.
 (() => {
   "use strict";
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
@@ -6,7 +6,7 @@
   const computed = getComputedStyle(root);
   const css = (name) => computed.getPropertyValue(name).trim();
 
-  // The one style of all charts; what has no colour of its own gets the colour of text.
+  // The one style of all charts; what has no color of its own gets the color of text.
   function template(small) {
     const [surface, ink, muted, grid] = ["--surface", "--ink", "--muted", "--line"].map(css);
     const axis = {
@@ -91,7 +91,7 @@
     });
   }
 
-  // For printing: light colours, the width of paper, and everything unfolded.
+  // For printing: light colors, the width of paper, and everything unfolded.
   let opened = [];
   function printing(on) {
     root.toggleAttribute("data-printing", on);

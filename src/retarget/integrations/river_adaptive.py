@@ -1,0 +1,224 @@
+r"""Ridge regression one sample at a time, for a function that may change over the stream.
+
+The model assumes that the weights of the features drift: from one sample to the next each weight
+is multiplied by a, and random noise keeps its variance constant; the constant term is a random
+walk. The best prediction of sample t from earlier ones is that of the offline learner with the
+ridge gamma and the kernel
+
+    K_ts = a^|t - s| phi_t . phi_s + LEVEL + (1 - a^2) (min(t, s) - 1),      t = 1, 2, ...
+
+in which samples are less similar the further apart they are. A Kalman filter computes it: with P
+the covariance of the weights (except for the constant) before sample t is known,
+
+    g = P phi / (gamma + phi^T P phi),   w <- w + g (y - w . phi),   P <- P - g phi^T P    sample t
+    w <- a w,   P <- a^2 P + (1 - a^2) I                                                 drift
+
+At a = 1 nothing drifts, and this is recursive least squares: ridge regression on the whole stream.
+Below 1 the ridge keeps its strength. With exponential forgetting it would fade like the samples,
+until P blows up in every direction that no recent sample covers. The variance that is added at
+each step also makes past rounding errors fade.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from scipy.linalg.blas import dsymv, dsyr
+from threadpoolctl import ThreadpoolController
+
+from retarget.arrays import as_positive
+from retarget.errors import InvalidInputError, InvalidTypeError
+
+# Candidates if only one of the two is "auto", and the pairs if both are: with drift the smaller
+# ridge, which lets the weights follow.
+GAMMAS = (1.0, 0.1)
+DISCOUNTS = (1.0, 0.99)
+PAIRS = ((1.0, 1.0), (0.1, 1.0), (0.1, 0.99))
+# Factor by which older squared errors count less with each sample, when pairs are compared.
+FORGET = 0.99
+# Variance of the constant before the first sample (of a weight: 1), so it is hardly penalized.
+LEVEL = 1e4
+# P is kept as a number times a matrix, which is multiplied out when the number falls below this.
+LEAST_SCALE = 1e-3
+# One number, several to choose from, or "auto" for the default candidates.
+Choice = float | Sequence[float] | Literal["auto"]
+
+
+class AdaptiveRidge:
+    r"""Several ridge regressions side by side; the one with the least recent error predicts.
+
+    There is one regression for each pair of a ridge and a discount (a, above). With discount 1 it
+    is `rt.StreamingRidge`, except that the constant is penalized ten thousand times less than the
+    other weights. They are compared by their squared errors on each sample before learning it; the
+    last hundred samples count most.
+
+    Use it if you need predictions after every sample: `rt.StreamingRidge` would solve a system each
+    time. With m features and for each pair, a sample costs $2 m^2$ multiplications, and $m^2$
+    numbers are kept. Features and outputs that first appear later count as 0 before, exactly.
+
+    Args:
+        gamma: Ridge, above 0, or several; `"auto"` for 1 and 0.1.
+        discount: Above 0 and at most 1, or several; `"auto"` for 1 and 0.99. If both are `"auto"`,
+            the ridge 1 is not tried with the discount 0.99: three pairs instead of four.
+
+    Example:
+        >>> import numpy as np
+        >>> learner = AdaptiveRidge(gamma=1e-6)
+        >>> for x in (0.0, 1.0, 2.0, 3.0):
+        ...     learner.learn(np.array([x]), np.array([5 + 2 * x]))
+        >>> learner.predict(np.array([10.0])).round(2), learner.discount
+        (array([25.]), 1.0)
+    """
+
+    def __init__(self, gamma: Choice = "auto", discount: Choice = "auto") -> None:
+        gammas = _choices("gamma", gamma, GAMMAS)
+        discounts = _choices("discount", discount, DISCOUNTS)
+        both_open = isinstance(gamma, str) and isinstance(discount, str)
+        pairs = PAIRS if both_open else tuple(product(gammas, discounts))
+        self._weights = np.zeros((len(pairs), 0, 1))  # (k, outputs, features)
+        self._covariances = [DriftingWeights(1, *pair) for pair in pairs]
+        self._errors = np.zeros(len(pairs))
+        self.samples = 0
+
+    @property
+    def gamma(self) -> float:
+        """The ridge in use."""
+        return self._covariances[self._errors.argmin()].gamma
+
+    @property
+    def discount(self) -> float:
+        """The discount in use."""
+        return self._covariances[self._errors.argmin()].discount
+
+    def learn(self, phi: np.ndarray, target: np.ndarray) -> None:
+        """Learns a sample's features (m,) and targets (c,); new ones come after the known ones."""
+        self._grow(len(target), 1 + len(phi))
+        phi = np.concatenate(([1.0], phi))
+        k, outputs, features = self._weights.shape
+        predicted = self._weights.reshape(-1, features) @ phi  # one product of a matrix
+        errors = target - predicted.reshape(k, outputs)
+        self._errors *= FORGET
+        self._errors += np.square(errors).sum(axis=1)
+        with one_thread():
+            gains = np.array([each.gain(phi) for each in self._covariances])
+        self._weights += errors[:, :, None] * gains[:, None, :]
+        for weights, each in zip(self._weights, self._covariances, strict=True):
+            if each.discount < 1:  # all weights but that of the constant fall
+                weights[:, 1:] *= each.discount
+        self.samples += 1
+
+    def predict(self, phi: np.ndarray) -> np.ndarray:
+        """Returns (c,) or (n, c) outputs for features (m,) or (n, m); unknown ones are ignored."""
+        weights = self._weights[self._errors.argmin()]
+        outputs: np.ndarray = phi[..., : weights.shape[1] - 1] @ weights[:, 1:].T + weights[:, 0]
+        return outputs
+
+    def _grow(self, outputs: int, features: int) -> None:
+        k, known_outputs, known_features = self._weights.shape
+        if outputs < known_outputs or features < known_features:
+            raise InvalidInputError(
+                f"the sample has {features - 1} features and {outputs} targets; expected at least "
+                f"{known_features - 1} and {known_outputs}, as earlier samples have"
+            )
+        if (outputs, features) == (known_outputs, known_features):
+            return
+        grown = np.zeros((k, outputs, features))
+        grown[:, :known_outputs, :known_features] = self._weights
+        self._weights = grown
+        for each in self._covariances:
+            each.grow(features)
+
+
+class DriftingWeights:
+    """The covariance P of the weights; the first weight belongs to the constant feature 1.
+
+    Args:
+        features: Number of features, including the constant.
+        gamma: Ridge, above 0.
+        discount: a, above 0 and at most 1.
+    """
+
+    def __init__(self, features: int, gamma: float, discount: float) -> None:
+        self.gamma, self.discount = as_positive("gamma", gamma), as_positive("discount", discount)
+        if self.discount > 1:
+            raise InvalidInputError(f"discount is {discount!r}; expected above 0 and at most 1")
+        self._scale = 1.0
+        # the lower triangle of P / scale, stored by columns as BLAS expects
+        self._matrix = np.eye(features, order="F")
+        self._matrix[0, 0] = LEVEL
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """The covariance P (m, m) before the next sample."""
+        lower = np.tril(self._matrix) * self._scale
+        full: np.ndarray = lower + np.tril(lower, -1).T
+        return full
+
+    def gain(self, phi: np.ndarray) -> np.ndarray:
+        """Returns g (m,) for the next sample, then lets P drift; call it within `one_thread`."""
+        spread: np.ndarray = dsymv(self._scale, self._matrix, phi, lower=1)  # P phi
+        variance = float(phi @ spread)
+        if variance > 0:  # only rounding can make it negative: there is nothing left to learn here
+            total = self.gamma + variance
+            share = -1 / (total * self._scale)
+            self._matrix = dsyr(share, spread, lower=1, a=self._matrix, overwrite_a=1)
+            spread /= total
+        else:
+            spread = np.zeros_like(phi)
+        if self.discount < 1:
+            self._drift()
+        return spread
+
+    def grow(self, features: int) -> None:
+        """Appends features that were 0 for all samples so far."""
+        known = len(self._matrix)
+        grown = np.eye(features, order="F") / self._scale
+        grown[:known, :known] = self._matrix
+        self._matrix = grown
+
+    def _drift(self) -> None:
+        """P <- a^2 P + (1 - a^2) I, except for the constant, for which a = 1."""
+        a, matrix = self.discount, self._matrix
+        self._scale *= a * a
+        matrix[0, 0] /= a * a
+        matrix[1:, 0] /= a
+        matrix.ravel(order="K")[:: len(matrix) + 1] += (1 - a * a) / self._scale
+        if self._scale < LEAST_SCALE:
+            matrix *= self._scale
+            self._scale = 1.0
+
+
+def _choices(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
+    """Returns the numbers to choose from; `DriftingWeights` checks their range."""
+    if isinstance(value, str) and value == "auto":
+        return usual
+    several = value if isinstance(value, Sequence | np.ndarray) else (value,)
+    expected = f"{name} is {value!r}; expected 'auto', a number, or a sequence of numbers"
+    if isinstance(value, str) or not len(several):
+        raise InvalidInputError(expected)
+    if any(isinstance(each, bool) or not isinstance(each, float | int) for each in several):
+        raise InvalidTypeError(expected)
+    return tuple(float(each) for each in several)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Makes BLAS use one thread.
+
+    Otherwise BLAS splits even small matrices between threads that spin while they wait for each
+    other: with two threads on a busy machine, a sample takes a hundred times as long.
+    """
+    blas = _blas()
+    if all((each.get_num_threads() or 1) == 1 for each in blas.lib_controllers):
+        yield  # setting the limit takes longer than reading it
+    else:
+        with blas.limit(limits=1):
+            yield
+
+
+@cache
+def _blas() -> Any:
+    return ThreadpoolController().select(user_api="blas")

@@ -1,0 +1,218 @@
+"""Networks trained on a stream of tasks: what Fig. 3, Fig. 6 and Fig. 7 have in common."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import polars as pl
+from pydantic import Field, model_validator
+from torch import nn
+
+from retarget import lab
+from retarget.errors import TrainingDivergedError
+from retarget.kernels import EmpiricalNTK
+from retarget.lab import History, Method, TaskStream
+from retarget.lab.experiment import Config, Count, Positive
+from retarget.lab.training import check_schedule
+from retarget.learners import SGD, Reduction
+from retarget.networks.corrector import Kind, Refresh
+from retarget.theory.iterative import Parts
+
+MethodName = Literal[
+    "vanilla",
+    "ewc",
+    "cumulative",
+    "er",
+    "der",
+    "der++",
+    "label smoothing",
+    "corrected",
+    "der, corrected",
+    "led",
+    "tangent",
+    "last layer",
+    "joint",
+]
+WholeNotNegative = Annotated[int, Field(ge=0)]
+# What may differ between networks that are trained together.
+OF_ONE_MEMBER = {"seed", "lr", "strength"}
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What a run learns: tasks, a network (not yet on its device), and the data in words."""
+
+    stream: TaskStream
+    network: nn.Module
+    data: str
+
+
+class NetworkRun(Config):
+    """The parameters of one training of a network; each data set adds its own.
+
+    Attributes:
+        evaluate_every: Samples between two evaluations; None evaluates only after each task.
+        reshuffle: Whether each pass has a new order, for methods that do not need a fixed one.
+        replay_passes: Passes over all samples seen, after each task (cumulative replay) or at the
+            end (joint training).
+        memory: Number of features of the tangent learner.
+        first_epochs: Passes over the first task, for the tangent learner and the last layer.
+        combinations: Random combinations of outputs, for the tangent learner.
+        damping: Divisor of the steps of the closed loop.
+        random_features: Number of random ReLU features of the last layer, or 0 for none.
+    """
+
+    method: MethodName
+    lr: float
+    evaluate_every: int | None = None
+    epochs: int = 1
+    reshuffle: bool = False
+    batch_size: int = 4
+    reduction: Reduction = "mean"
+    # for the correction
+    gamma: float = 100.0
+    block_size: int = 20
+    refresh: Refresh = "task"
+    kind: Kind = "iterative"
+    parts: Parts = "both"
+    assumed_reduction: Reduction | None = None
+    # for EWC, methods with a small memory, and cumulative replay
+    strength: float = 0.0
+    capacity: int = 300
+    replay_passes: Count = 1
+    # for least squares after a first session
+    memory: Count = 4096
+    first_epochs: WholeNotNegative = 1
+    combinations: Count = 1
+    random_features: WholeNotNegative = 0
+    damping: Positive = 1.0
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Checks the method before any training starts."""
+        _check_method(self.model_copy(update={"seed": 0}))  # the seed does not matter here
+        return self
+
+    @property
+    def learner(self) -> SGD:
+        """The online learner."""
+        return SGD(self.lr, self.batch_size, reduction=self.reduction)
+
+    def setup(self) -> TrainingSetup:
+        """Returns what the run learns."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=256)  # a plan may have 100,000 runs
+def _check_method(config: NetworkRun) -> None:
+    learner = config.learner
+    check_schedule(config.epochs, config.evaluate_every, learner.batch_size)
+    for method in methods_of([config]):
+        if isinstance(method, lab.Corrected | lab.Led):
+            method.check(learner)
+
+
+def trained_together(config: NetworkRun) -> str | None:
+    """Returns a key that runs trained together share: on a GPU, all but seed, rate and strength.
+
+    On the CPU each run trains alone: training together gains little, other processes compute other
+    runs, and a resumed run does not depend on which runs it was trained with.
+    """
+    return None if config.device == "cpu" else config.model_dump_json(exclude=OF_ONE_MEMBER)
+
+
+def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
+    """Returns the methods of runs that train together."""
+    first = configs[0]
+    corrected = lab.Corrected(
+        first.gamma,
+        first.block_size,
+        first.assumed_reduction,
+        refresh=first.refresh,
+        kind=first.kind,
+        parts=first.parts,
+        # as in the authors' runs
+        first_block="plain" if first.kind == "iterative" else "corrected",
+        kernel=partial(EmpiricalNTK, precision="split"),
+    )
+    methods: dict[str, list[Method]] = {
+        "vanilla": [lab.Vanilla()],
+        "ewc": [lab.EWC([config.strength for config in configs])],
+        "cumulative": [lab.CumulativeReplay(first.replay_passes)],
+        "er": [lab.ER(first.capacity)],
+        "der": [lab.DER(first.capacity)],
+        "der++": [lab.DER(first.capacity, beta=1.0)],
+        "label smoothing": [lab.LabelSmoothing(0.1)],
+        "corrected": [corrected],
+        "der, corrected": [corrected, lab.DER(first.capacity)],
+        "led": [lab.Led(3.0, first.memory, first.block_size, first.damping)],
+        "tangent": [lab.Tangent("auto", first.memory, first.first_epochs, first.combinations)],
+        "last layer": [lab.LastLayer("auto", first.random_features, first.first_epochs)],
+        "joint": [lab.Joint(first.replay_passes)],
+    }
+    return methods[first.method]
+
+
+def train_networks(
+    configs: Sequence[NetworkRun], checkpoint: Path | None = None
+) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
+    """Trains runs together; those that diverge get a table that says so, the others restart."""
+    remaining = list(configs)
+    while remaining:
+        setups, first = [config.setup() for config in remaining], remaining[0]
+        try:
+            history = lab.train(
+                [setup.network.to(first.device) for setup in setups],
+                [setup.stream for setup in setups],
+                [config.learner for config in remaining],
+                methods_of(remaining),
+                epochs=first.epochs,
+                reshuffle=first.reshuffle,
+                evaluate_every=first.evaluate_every,
+                seeds=[config.seed for config in remaining],
+                checkpoint=_checkpoint_of(remaining, checkpoint),
+            )
+        except TrainingDivergedError as error:
+            for member in error.members:
+                yield remaining[member], _diverged_table(remaining[member], setups[member])
+            remaining = [c for m, c in enumerate(remaining) if m not in error.members]
+        else:
+            for member, config in enumerate(remaining):
+                yield config, _table(history, member, config.epochs, setups[member].data)
+            return
+
+
+def _checkpoint_of(configs: list[NetworkRun], path: Path | None) -> Path | None:
+    """Returns a file for exactly these runs: trained with others, their numbers would differ."""
+    if path is None or len(configs) == 1:
+        return path
+    members = "\0".join(config.model_dump_json() for config in configs)
+    return path.with_stem(f"{path.stem}-{hashlib.sha256(members.encode()).hexdigest()[:16]}")
+
+
+def _table(history: History, member: int, epochs: int, data: str) -> pl.DataFrame:
+    columns = {
+        "data": data,
+        "samples": history.samples,
+        "passes": history.samples * epochs / history.samples[-1],
+        "tasks_learned": history.task,
+        "accuracy": history.accuracy[:, member],
+        "task_accuracy": history.task_accuracy[:, member].tolist(),
+        "loss": history.loss[:, member],
+        "kept_bytes": history.kept_bytes,
+    }
+    return pl.DataFrame(columns, schema_overrides={"kept_bytes": pl.Int64})
+
+
+def _diverged_table(config: NetworkRun, setup: TrainingSetup) -> pl.DataFrame:
+    """Returns a table of one row without an accuracy, at the end of the stream."""
+    tasks = setup.stream.tasks
+    unknown, of_tasks = np.full((1, 1), np.nan), np.full((1, 1, tasks), np.nan)
+    samples = np.array([config.epochs * len(setup.stream.train)])
+    end = History(samples, np.array([tasks]), unknown, of_tasks, unknown)
+    return _table(end, 0, config.epochs, setup.data)

@@ -1,0 +1,259 @@
+"""Training on corrected targets: the paper's method for networks, and its closed loop."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.errors import (
+    DivergedError,
+    NotPositiveDefiniteError,
+    ResultOverflowError,
+    TrainingDivergedError,
+)
+from retarget.kernels import EmpiricalNTK
+from retarget.kernels.feature_maps import as_count
+from retarget.kernels.simple import Kernel
+from retarget.lab.methods import Batch, Method
+from retarget.lab.training import gather_rows
+from retarget.learners import SGD, Reduction
+from retarget.networks.corrector import NetworkCorrector
+from retarget.networks.loops import Kind, Options, Refresh
+from retarget.state_files import part_of
+from retarget.theory.iterative import FirstBlock, Parts
+
+if TYPE_CHECKING:
+    from retarget.lab.training import Run
+
+
+class _OnTargets(Method):
+    """Makes a `NetworkCorrector` for each member, and trains on its targets."""
+
+    keeps_order = True
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"],
+        block_size: int,
+        kernel: Callable[[nn.Module], Kernel],
+        **options: Any,
+    ) -> None:
+        self.gamma, self.block_size, self.kernel, self.options = gamma, block_size, kernel, options
+        self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
+
+    def check(self, learner: SGD) -> None:
+        """Raises if the options do not make sense with this learner."""
+        Options(self.gamma, self.block_size, **self.options).checked(self._assumed(learner))
+
+    def on_start(self, run: "Run") -> None:
+        self._correctors = [
+            NetworkCorrector(
+                module,
+                self._assumed(learner),
+                self.gamma,
+                self.block_size,
+                kernel=self.kernel,
+                **self.options | self._drawn(random),
+            )
+            for module, learner, random in zip(
+                run.ensemble.modules, run.learners, run.random, strict=True
+            )
+        ]
+        for corrector in self._correctors:
+            corrector.trust()  # no warnings: a run is judged by its accuracy
+
+    def _assumed(self, learner: SGD) -> SGD:
+        """Returns the learner to correct for."""
+        return learner
+
+    def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
+        """Returns the random options of a member."""
+        return {}
+
+
+class Corrected(_OnTargets):
+    """Trains on targets from a `NetworkCorrector` for each member: the paper's method for networks.
+
+    The correction assumes the learner of the run: with `reduction="mean"` its rate is divided by
+    the batch size, as the loss implies. Before each task it computes the tangent kernel of all
+    samples so far, whose time and memory grow with the square of their number; the steps cost the
+    same as in plain SGD.
+
+    Args:
+        gamma: Ridge of the offline learner that the targets lead to; `"auto"` chooses it, or no
+            correction, in each task (see `NetworkCorrector`).
+        block_size: Samples corrected together, a multiple of the batch size.
+        assumed_reduction: The `reduction` that the correction assumes, if not the learner's own.
+            The paper's runs train on the mean over the mini-batch, with a correction for the sum.
+        refresh: When the kernel is recomputed; this and the following options are those of
+            `NetworkCorrector`.
+        kind: Which kind of targets.
+        ridge: Ridge of a block, for the iterative kind.
+        parts: Both halves of the iterative correction, or one.
+        first_block: Whether the iterative kind corrects the first block too.
+        kernel: A function that makes the kernel from a network.
+    """
+
+    capturable = True
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"],
+        block_size: int = 20,
+        assumed_reduction: Reduction | None = None,
+        *,
+        refresh: Refresh = "task",
+        kind: Kind = "iterative",
+        ridge: float = 0.0,
+        parts: Parts = "both",
+        first_block: FirstBlock = "corrected",
+        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+    ) -> None:
+        self.assumed_reduction, self.kind = assumed_reduction, kind
+        options = {"refresh": refresh, "kind": kind, "ridge": ridge, "parts": parts}
+        super().__init__(gamma, block_size, kernel, **options, first_block=first_block)
+
+    @property
+    def name(self) -> str:
+        return "Corrected" if self.kind == "iterative" else f"Corrected ({self.kind})"
+
+    def on_start(self, run: "Run") -> None:
+        super().on_start(run)
+        self._tasks = 0
+
+    def on_task_start(self, run: "Run") -> None:
+        self._compute(
+            run,
+            lambda m: self._correctors[m].correct(
+                run.train.inputs(m, run.span), run.targets[m, run.span]
+            ),
+        )
+        self._tasks = run.task + 1
+
+    def on_epoch_start(self, run: "Run") -> None:
+        if run.epoch:
+            self._compute(run, lambda m: self._correctors[m].recorrect())
+
+    def targets(self, run: "Run", batch: Batch) -> Tensor:
+        return gather_rows(self._targets, batch.positions - run.span.start)
+
+    def kept_bytes(self, run: "Run") -> int:
+        return run.stream_bytes
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        # without the correctors' samples, which are those of the stream
+        if not self._tasks:
+            return {"tasks": 0}
+        trials = [list(map(list, corrector.trials)) for corrector in self._correctors]
+        return {"tasks": self._tasks, "targets": self._targets, "trials": trials}
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        self._tasks = state["tasks"]
+        if not self._tasks:
+            return
+        self._targets = state["targets"]
+        for m, corrector in enumerate(self._correctors):
+            spans = run.train.spans[m][: self._tasks]
+            tasks = [(run.train.inputs(m, span), run.targets[m, span]) for span in spans]
+            corrector.resume(tasks, self._targets[m], state["trials"][m])
+
+    def likely_cause(self, run: "Run", member: int) -> str | None:
+        largest = float(self._targets[member].abs().max())
+        if largest < 100:
+            return None
+        return (
+            f"the corrected targets reach {largest:.3g}: use a larger ridge, gamma or block_size, "
+            "or a smaller rate"
+        )
+
+    def _assumed(self, learner: SGD) -> SGD:
+        reduction = self.assumed_reduction or learner.reduction
+        return replace(learner, reduction=reduction)
+
+    def _compute(self, run: "Run", targets_of: Callable[[int], Tensor]) -> None:
+        """Computes every member's targets; a member for which this fails has diverged."""
+        targets: list[Tensor] = []
+        lost: dict[int, ArithmeticError] = {}
+        for member in range(len(run.ensemble)):
+            try:
+                targets.append(targets_of(member))
+            except (DivergedError, ResultOverflowError, TrainingDivergedError) as error:
+                lost[member] = error
+            except NotPositiveDefiniteError as error:
+                if not run.seen:  # caused by the samples or the options, not by training
+                    error.add_note(f"(member {member}, task {run.task}, epoch {run.epoch})")
+                    raise
+                lost[member] = error
+        if lost:
+            member, cause = next(iter(lost.items()))
+            raise TrainingDivergedError(
+                f"there are no targets for member {member} before epoch {run.epoch} of task "
+                f"{run.task}, with {self.name}: {cause}",
+                step=0,
+                members=tuple(lost),
+            ) from cause
+        self._targets = torch.stack(targets)
+
+
+class Led(_OnTargets):
+    """Trains on targets that lead the network towards a tangent learner, block by block.
+
+    It uses a `NetworkCorrector(memory=...)` for each member, which keeps only the sums of a
+    `TangentLearner` of the initial network. Use it if the result must be a network; otherwise
+    `Tangent` is the better predictor. Each block costs the kernel of its samples and a
+    factorization of size `memory`.
+
+    Args:
+        gamma: Ridge of the tangent learner; `"auto"` for generalized cross-validation.
+        memory: Its number of features.
+        block_size: Samples corrected together, a multiple of the batch size.
+        damping: How much shorter than the whole distance the steps are; see `NetworkCorrector`.
+    """
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"] = 1.0,
+        memory: int = 4096,
+        block_size: int = 20,
+        damping: float = 1.0,
+    ) -> None:
+        memory = as_count("memory", memory)  # without memory the corrector would be an open loop
+        super().__init__(gamma, block_size, EmpiricalNTK, memory=memory, damping=damping)
+
+    def targets(self, run: "Run", batch: Batch) -> Tensor:
+        # the targets of a block are computed with its first mini-batch
+        step, size = int(batch.step), batch.positions.shape[1]
+        steps = self.block_size // size  # of a block
+        place = step % steps
+        if not place:
+            rows = slice(step, step + steps)
+            real = run.plan.weights[rows, 0].flatten() > 0  # the last mini-batch is padded
+            targets = []
+            for m, corrector in enumerate(self._correctors):
+                positions = run.plan.positions[rows, m].flatten()
+                inputs = run.train.pool[run.train.rows[m, positions]]
+                found = corrector.correct(inputs[real], run.targets[m, positions[real]])
+                targets.append(torch.cat([found, found[-1:].expand(int((~real).sum()), -1)]))
+            self._targets = torch.stack(targets)
+        return self._targets[:, place * size : (place + 1) * size]
+
+    def kept_bytes(self, run: "Run") -> int:
+        return self._correctors[0].nbytes
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        for m, corrector in enumerate(self._correctors):
+            values, tensors = corrector.to_state()
+            state[f"values{m}"] = values
+            state |= {f"tensors{m}.{name}": tensor for name, tensor in tensors.items()}
+        return state
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        for m, corrector in enumerate(self._correctors):
+            corrector.restore(state[f"values{m}"], part_of(state, f"tensors{m}"))
+
+    def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
+        return {"seed": int(random.integers(2**31))}

@@ -1,0 +1,152 @@
+"""Least squares instead of training: on a network's tangents, or on its last hidden layer.
+
+Both train the network by plain SGD on the first task (the first session), and leave it unchanged
+afterwards. Later tasks are learned exactly, in any order, without keeping samples.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import as_count
+from retarget.lab.methods import Method
+from retarget.samples import evaluating
+from retarget.streaming.ridge import Prepared, StreamingRidge, as_ridge
+from retarget.streaming.tangent import TangentLearner
+
+if TYPE_CHECKING:
+    from retarget.lab.training import Run
+
+
+class _AfterFirstSession(Method, ABC):
+    """Trains on the first task, then learns all tasks by least squares; see the subclasses."""
+
+    capturable = True
+
+    def __init__(self, gamma: float | Literal["auto"], first_epochs: int) -> None:
+        self.gamma = as_ridge(gamma)
+        if first_epochs < 0:
+            raise InvalidInputError(f"first_epochs is {first_epochs}; expected 0 or more")
+        self.first_epochs = first_epochs
+
+    def on_start(self, run: "Run") -> None:
+        self._seeds = [int(random.integers(2**31)) for random in run.random]
+        self._learners: list[StreamingRidge] = []
+        self._tested: dict[int, Prepared] = {}
+        self._tasks = 0  # number of tasks learned so far
+
+    def epochs(self, run: "Run", wanted: int) -> int:
+        return self.first_epochs if run.task == 0 else 0
+
+    def on_task_end(self, run: "Run") -> None:
+        self._learn(run, run.task)
+
+    def test_outputs(self, run: "Run", member: int) -> Tensor | None:
+        if not self._learners:
+            return None
+        learner = self._learners[member]
+        if member not in self._tested:  # the features are the same at every evaluation
+            self._tested[member] = learner.prepare(run.test.inputs(member, slice(None)))
+        return cast(Tensor, learner.predict(self._tested[member]))
+
+    def kept_bytes(self, run: "Run") -> int:
+        return self._learners[0].nbytes if self._learners else 0
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        return {"tasks": self._tasks, "seeds": self._seeds}  # the sums are computed again
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        self._seeds = state["seeds"]
+        for task in range(state["tasks"]):
+            self._learn(run, task)
+
+    def _learn(self, run: "Run", task: int) -> None:
+        if not self._learners:  # after the first session
+            self._learners = [
+                self._learner(module, seed)
+                for module, seed in zip(run.ensemble.modules, self._seeds, strict=True)
+            ]
+        for member, learner in enumerate(self._learners):
+            span = run.train.spans[member][task]
+            learner.learn(run.train.inputs(member, span), run.targets[member, span])
+        self._tasks = task + 1
+
+    @abstractmethod
+    def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
+        """Returns the learner of one member, with the features of its network as it is now."""
+
+
+class Tangent(_AfterFirstSession):
+    """Trains on the first task, then learns all tasks exactly with an `rt.TangentLearner`.
+
+    Args:
+        gamma: Ridge; `"auto"` for generalized cross-validation.
+        memory: Number of tangent features.
+        first_epochs: Passes of plain training over the first task; 0 for none.
+        combinations: Number of random combinations of the outputs whose gradients are computed.
+    """
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"] = "auto",
+        memory: int = 4096,
+        first_epochs: int = 1,
+        combinations: int = 1,
+    ) -> None:
+        super().__init__(gamma, first_epochs)
+        self.memory = as_count("memory", memory)
+        self.combinations = as_count("combinations", combinations)
+
+    def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
+        return TangentLearner(
+            module, self.gamma, self.memory, combinations=self.combinations, seed=seed
+        )
+
+
+class LastLayer(_AfterFirstSession):
+    """Least squares on the input of the network's last linear layer, as SLDA, ACIL and RanPAC do.
+
+    Args:
+        gamma: Ridge; `"auto"` for generalized cross-validation.
+        random_features: Number of random ReLU features of that input, as in RanPAC; 0 for the
+            input itself.
+        first_epochs: Passes of plain training over the first task; 0 for none.
+    """
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"] = "auto",
+        random_features: int = 0,
+        first_epochs: int = 1,
+    ) -> None:
+        super().__init__(gamma, first_epochs)
+        self.random_features = random_features and as_count("random_features", random_features)
+
+    def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
+        features = _LastHidden(module, self.random_features, seed)
+        return StreamingRidge(features, self.gamma, intercept=True)
+
+
+class _LastHidden:
+    """Computes the input of a network's last linear layer, or random ReLU features of it."""
+
+    def __init__(self, module: nn.Module, random_features: int, seed: int) -> None:
+        layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
+        if not layers:
+            raise InvalidInputError("the network has no Linear layer; expected at least one")
+        self._module, self._layer = module, layers[-1]
+        random, width = torch.Generator().manual_seed(seed), layers[-1].in_features
+        self._projection = torch.randn((width, random_features), generator=random) / width**0.5
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        hook = self._layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        with hook, evaluating(self._module) as module:
+            module(inputs)
+        hidden = seen[-1].flatten(1)
+        drawn = self._projection.numel() > 0
+        return (hidden @ self._projection.to(hidden)).relu() if drawn else hidden

@@ -1,0 +1,111 @@
+"""Computes runs, in the same way in this process, in others and on a cluster."""
+
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import torch
+from threadpoolctl import threadpool_limits
+
+from retarget.errors import DivergenceWarning
+from retarget.lab.experiment import Config, Family
+from retarget.lab.runs.store import Identity, identities_of
+from retarget.progress import silence
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: configs may hold lists
+class Task:
+    """Runs that are computed together: one, or several networks that train at once."""
+
+    family: Family
+    configs: tuple[Config, ...]
+    identities: tuple[Identity, ...]
+    checkpoint: Path  # state to resume from after an interruption
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its runs."""
+        return [identity.key for identity in self.identities]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The tables of a task's runs."""
+
+    tables: list[pl.DataFrame]
+    seconds: float
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The reason why there are no tables."""
+
+    reason: str
+    trace: str | None = None
+    seconds: float = 0.0
+
+
+Ending = Computed | Failed
+
+
+def compute_task(task: Task, elsewhere: bool = False) -> Ending:
+    """Computes the runs of a task with one thread, so that results are the same everywhere.
+
+    `elsewhere` says that this may be another machine, with other code or data.
+    """
+    clock = time.perf_counter()
+    try:
+        with (
+            threadpool_limits(1),
+            torch_threads(1),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("default")
+            # sweeps include rates that are too high, which the figure shows
+            warnings.simplefilter("ignore", DivergenceWarning)
+            if elsewhere:
+                silence()
+                _require_same(task)
+            # If a cluster's machine does not have the results folder, the run starts anew.
+            checkpoint = task.checkpoint if task.checkpoint.parent.is_dir() else None
+            found = list(task.family.run(task.configs, checkpoint))
+            tables = [next(table for known, table in found if known == c) for c in task.configs]
+    except Exception as error:  # no failure of a run may end the others
+        trace = "".join(traceback.format_exception(error))
+        return Failed(in_a_line(error), trace, time.perf_counter() - clock)
+    seconds = time.perf_counter() - clock
+    return Computed(tables, seconds, list(dict.fromkeys(str(w.message) for w in caught)))
+
+
+def _require_same(task: Task) -> None:
+    found = identities_of(task.configs, task.family)
+    for here, identity in zip(found, task.identities, strict=True):
+        for part in ("data", "code", "packages"):
+            if getattr(here, part) != getattr(identity, part):
+                raise RuntimeError(
+                    f"this worker has other {part} than the machine that sent the run: "
+                    f"{getattr(here, part)}, not {getattr(identity, part)}; use the same on both"
+                )
+
+
+def in_a_line(error: Exception) -> str:
+    """Returns the type and the message of an error on one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Sets torch's number of threads temporarily."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,1 @@
+"""Corrected targets for a network, and how far it is from its linearization."""

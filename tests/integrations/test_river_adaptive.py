@@ -1,0 +1,198 @@
+"""Ridge regression of weights that drift, several of them side by side, and features by name."""
+
+import pickle
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.integrations.river_adaptive import (
+    FORGET,
+    LEVEL,
+    AdaptiveRidge,
+    DriftingWeights,
+    one_thread,
+)
+from retarget.integrations.river_named import NamedFeatures
+
+
+def stream(n=80, m=5, outputs=3, seed=0):
+    random = np.random.default_rng(seed)
+    Phi = random.normal(size=(n, m)) @ random.normal(size=(m, m)) / np.sqrt(m)
+    return Phi, Phi @ random.normal(size=(m, outputs)) + random.normal(size=(n, outputs)) - 2.0
+
+
+def learn_all(learner, Phi, Y):
+    """What is predicted for each sample before it is learned."""
+    predicted = []
+    for phi, y in zip(Phi, Y, strict=True):
+        predicted.append(learner.predict(phi) if learner.samples else np.zeros(len(y)))
+        learner.learn(phi, y)
+    return np.array(predicted)
+
+
+@pytest.mark.parametrize(("discount", "gamma"), [(1.0, 0.03), (0.99, 2.0), (0.6, 0.03)])
+def test_each_prediction_is_that_of_the_offline_learner_with_the_drifting_kernel(discount, gamma):
+    Phi, Y = stream(60, 4, seed=1)
+    predicted = learn_all(AdaptiveRidge(gamma, discount), Phi, Y)
+    t = np.arange(1, len(Phi) + 1)  # the module's formula, typed literally
+    apart, earlier = np.abs(t[:, None] - t), np.minimum(t[:, None], t)
+    K = discount**apart * (Phi @ Phi.T) + LEVEL + (1 - discount**2) * (earlier - 1)
+    for t in (1, 2, 17, 59):
+        A = np.linalg.solve(K[:t, :t] + gamma * np.eye(t), Y[:t])
+        np.testing.assert_allclose(predicted[t], K[t, :t] @ A, rtol=1e-8, atol=1e-8)
+
+
+LENGTHS = [1_500, pytest.param(100_000, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_without_drift_the_weights_are_those_of_the_sums_however_long_the_stream(length):
+    Phi, Y = stream(length, 12, seed=2)
+    learner = AdaptiveRidge(0.3, 1.0)
+    learn_all(learner, Phi, Y)
+    # the constant as a feature of its own, which the ridge holds down ten thousand times less
+    wide, queries = (
+        np.hstack([each, np.full((len(each), 1), np.sqrt(LEVEL))]) for each in (Phi, Phi[:50])
+    )
+    exact = rt.StreamingRidge(rt.Linear(), gamma=0.3).learn(wide, Y)
+    found = learner.predict(Phi[:50])
+    np.testing.assert_allclose(found, exact.predict(queries), rtol=1e-8, atol=1e-8)
+    inverse = np.linalg.inv(wide.T @ wide + 0.3 * np.eye(13))[:12, :12]
+    covariance = learner._covariances[0].covariance[1:, 1:]
+    np.testing.assert_allclose(covariance * length, 0.3 * inverse * length, 1e-6)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_with_drift_nothing_of_the_distant_past_is_left(length):
+    """Also no rounding errors: the last 1,000 samples, started from scratch, say the same."""
+    Phi, Y = stream(length, 12, seed=3)
+    long, short = AdaptiveRidge(0.3, 0.9), AdaptiveRidge(0.3, 0.9)
+    learn_all(long, Phi, Y)
+    learn_all(short, Phi[-1000:], Y[-1000:])
+    np.testing.assert_allclose(long.predict(Phi[:9]), short.predict(Phi[:9]), rtol=1e-8, atol=1e-8)
+
+
+def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
+    """Unscaled features (dates, populations) cost digits; they must not blow anything up."""
+    random = np.random.default_rng(5)
+    covariance, w = DriftingWeights(4, 1.0, 1.0), np.zeros(4)
+    for _ in range(3000):
+        phi = np.array([1.0, 7e9 + random.normal(), 40.0 + random.normal(), random.normal()])
+        w += covariance.gain(phi) * (phi[3] + 2.0 - phi @ w)
+    assert np.isfinite(w).all()
+    assert abs(phi @ w - phi[3] - 2.0) < 0.2
+
+
+def test_blas_has_one_thread_and_gets_its_own_back():
+    def threads():
+        return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        with one_thread():
+            assert set(threads()) == {1}
+        assert threads() == before
+
+
+def test_the_pair_with_the_smallest_errors_of_late_predicts():
+    """By a loop over learners of one pair each, which are compared by the formula."""
+    Phi, Y = stream(n=150)
+    Y[75:] *= -1.0
+    gammas, discounts = (3.0, 0.2), (1.0, 0.95, 0.7)
+    learner = AdaptiveRidge(gammas, discounts)
+    chosen = learn_all(learner, Phi, Y)
+    pairs = [(gamma, discount) for gamma in gammas for discount in discounts]
+    alone = [learn_all(AdaptiveRidge(*pair), Phi, Y) for pair in pairs]
+    errors, used = np.zeros(len(pairs)), []
+    for t, y in enumerate(Y):
+        best = int(errors.argmin())
+        np.testing.assert_allclose(chosen[t], alone[best][t], rtol=1e-9, atol=1e-12)
+        errors = FORGET * errors + [np.sum((each[t] - y) ** 2) for each in alone]
+        used.append(best)
+    assert (learner.gamma, learner.discount) == pairs[int(errors.argmin())]
+    assert len(set(used[10:])) > 1  # the stream has a break, at which the choice changes
+
+
+def test_outputs_and_features_that_come_later_were_zero():
+    """And a learner that was pickled on the way goes on as if nothing had happened."""
+    Phi, Y = stream()
+    Phi[:30, 3:], Y[:50, 2] = 0, 0
+    whole, growing = AdaptiveRidge(), AdaptiveRidge()
+    learn_all(whole, Phi, Y)
+    for t, (phi, y) in enumerate(zip(Phi, Y, strict=True)):
+        growing.learn(phi if t >= 30 else phi[:3], y if t >= 50 else y[:2])
+        if t == 40:
+            twin = pickle.loads(pickle.dumps(growing))
+        elif t > 40:
+            twin.learn(phi, y if t >= 50 else y[:2])
+    found = growing.predict(Phi)
+    np.testing.assert_allclose(found, whole.predict(Phi), rtol=1e-9, atol=1e-11)
+    np.testing.assert_array_equal(growing.predict(np.hstack([Phi, Phi])), found)
+    np.testing.assert_array_equal(twin.predict(Phi), found)
+    with pytest.raises(InvalidInputError, match="expected at least 5 and 3"):
+        growing.learn(Phi[0, :4], Y[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: AdaptiveRidge("best"), InvalidInputError, "gamma is 'best'; expected 'auto', a"),
+        (lambda: AdaptiveRidge(()), InvalidInputError, r"gamma is \(\); expected"),
+        (lambda: AdaptiveRidge((1.0, True)), InvalidTypeError, "expected 'auto', a number, or a s"),
+        (lambda: AdaptiveRidge((1.0, 0.0)), InvalidInputError, "gamma is 0.0"),
+        (lambda: AdaptiveRidge(discount=None), InvalidTypeError, "discount is None"),
+        (lambda: AdaptiveRidge(discount=1.01), InvalidInputError, "discount is 1.01; expected ab"),
+        (lambda: AdaptiveRidge(discount=0.0), InvalidInputError, "discount is 0.0"),
+        (lambda: NamedFeatures("tree"), InvalidInputError, "expected 'linear', 'rbf' or rt.RBF"),
+    ],
+)
+def test_impossible_choices_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
+    random = np.random.default_rng(1)
+    names = [f"column {i}" for i in range(6)]
+    X = random.normal(size=(30, 6))
+    features, turned = (NamedFeatures(rt.RBF(3.0), memory=20_000) for _ in range(2))
+    Phi = np.array([features.meet(dict(zip(names, x, strict=True))) for x in X])
+    other = [turned.meet(dict(zip(names[::-1], x[::-1], strict=True))) for x in X]
+    np.testing.assert_array_equal(Phi, np.array(other))
+    K = rt.RBF(3.0)(X) + X @ X.T / 9.0
+    np.testing.assert_allclose(Phi @ Phi.T, K, atol=0.05)
+    np.testing.assert_allclose(features.rows(names, X), Phi, rtol=1e-12, atol=1e-12)
+
+
+def test_a_new_name_changes_nothing_that_was_there():
+    features, known = NamedFeatures("rbf", memory=8), {"b": 1.0, "a": 2.0, "c": 3.0, "d": 0.5}
+    before = features.meet(known)
+    np.testing.assert_array_equal(features(known | {"z": 4.0}), before)
+    # asked for first, and learned afterwards: it is known from then on
+    after = features.meet(known | {"z": 4.0})
+    assert features.names == ["a", "b", "c", "d", "z"]
+    assert after[-1] == 4.0 / 2.0  # the width is the root of the four names that came first
+    np.testing.assert_array_equal(features(known)[:-1], before)
+    np.testing.assert_allclose(features({})[:8], [0.5] * 4 + [0.0] * 4)
+    features.meet({1: 1.0, "1": 1.0})  # names of two types do not share frequencies
+    assert not np.allclose(features({1: 1.0})[:8], features({"1": 1.0})[:8])
+
+
+@pytest.mark.parametrize(
+    ("sample", "error", "message"),
+    [
+        ({"a": "red"}, InvalidTypeError, "not a number .*encode words"),
+        ({"a": None}, InvalidInputError, "not finite"),
+        ({"a": float("nan")}, InvalidInputError, "not finite.*fill in missing"),
+        ({"a": 1e91}, InvalidInputError, r"larger than 1e\+90"),
+        (dict.fromkeys("abc", 1.0), InvalidInputError, "one of 3 features; expected at most 2"),
+    ],
+)
+def test_samples_that_have_no_features_are_refused_and_change_nothing(sample, error, message):
+    features = NamedFeatures(most=2)
+    with pytest.raises(error, match=message):
+        features.meet(sample)
+    assert features.names == []

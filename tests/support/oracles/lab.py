@@ -1,0 +1,306 @@
+"""Every method of the lab as it is defined: one network, one plain loop, torch.optim.SGD.
+
+Nothing is batched, planned ahead or summed up: anchors are kept in a list, the memory is a list,
+gradients are taken sample by sample. Only the random numbers are drawn in the lab's order.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+import retarget as rt
+from support.oracles import literal
+from support.oracles.empirical_ntk import gradients
+
+
+@dataclass
+class Trained:
+    """What a run leaves behind, besides the trained module."""
+
+    matrix: list = field(default_factory=list)  # accuracy on each task after each task
+    overall: list = field(default_factory=list)  # accuracy on all, after each task
+    losses: list = field(default_factory=list)  # mean over the steps of each task
+
+
+class Plain:
+    keeps_order = False
+
+    def start(self, loop):
+        self.loop = loop
+
+    def task_start(self, rows):
+        pass
+
+    def epoch_start(self, epoch):
+        pass
+
+    def targets(self, rows, targets):
+        return targets
+
+    def penalty(self):
+        return 0.0
+
+    def batch_end(self, rows, outputs):
+        pass
+
+    def task_end(self, rows):
+        pass
+
+
+class Smoothed(Plain):
+    def __init__(self, amount):
+        self.amount = amount
+
+    def targets(self, rows, targets):
+        classes = targets.shape[1]
+        return targets * (1 - self.amount) + torch.full_like(targets, self.amount / classes)
+
+
+class Anchored(Plain):
+    """EWC: one anchor a task, all kept."""
+
+    def __init__(self, strength):
+        self.strength = strength
+
+    def start(self, loop):
+        super().start(loop)
+        self.anchors = []
+
+    def penalty(self):
+        total = 0.0
+        for fisher, anchor in self.anchors:
+            for f, old, w in zip(fisher, anchor, self.loop.weights, strict=True):
+                total = total + self.strength / 2 * (f * (w - old) ** 2).sum()
+        return total
+
+    def task_end(self, rows):
+        fisher = fisher_by_hand(self.loop.module, self.loop.X[rows], self.loop.Y[rows])
+        self.anchors.append((fisher, [w.detach().clone() for w in self.loop.weights]))
+
+
+class Cumulative(Plain):
+    def __init__(self, passes=1):
+        self.passes = passes
+
+    def task_end(self, rows):
+        for _ in range(self.passes):
+            order = self.loop.random.permutation(rows.stop)
+            for batch in self.loop.batches(order):
+                outputs = self.loop.module(self.loop.X[batch])
+                self.loop.descend(self.loop.loss(outputs, self.loop.Y[batch]))
+
+
+class Replay(Plain):
+    """ER, DER and DER++: a memory of (position in the stream, outputs when it was stored)."""
+
+    def __init__(self, capacity, size, true=0.0, stored=0.0):
+        self.capacity, self.size, self.true, self.stored = capacity, size, true, stored
+
+    def start(self, loop):
+        super().start(loop)
+        self.memory, self.offered = [], 0
+
+    def penalty(self):
+        loop, total = self.loop, 0.0
+        for weight, as_stored in ((self.stored, True), (self.true, False)):
+            drawn = self._draw() if weight else []
+            if drawn:
+                positions = [position for position, _ in drawn]
+                then = torch.stack([output for _, output in drawn])
+                targets = then if as_stored else loop.Y[positions]
+                total = total + weight * loop.loss(loop.module(loop.X[positions]), targets)
+        return total
+
+    def _draw(self):
+        there = len(self.memory)
+        slots = self.loop.random.choice(there, min(there, self.size), replace=False)
+        return [self.memory[slot] for slot in slots]
+
+    def batch_end(self, rows, outputs):
+        for position, output in zip(rows, outputs, strict=True):
+            self.offered += 1
+            if len(self.memory) < self.capacity:
+                self.memory.append((position, output))
+            else:
+                slot = self.loop.random.integers(self.offered)
+                if slot < self.capacity:
+                    self.memory[slot] = (position, output)
+
+
+class Corrected(Plain):
+    keeps_order = True
+
+    def __init__(
+        self, gamma, block, refresh="task", kind="iterative", parts="both", first_block="corrected",
+        ridge=0.0, assumed_reduction=None,
+    ):  # fmt: skip
+        self.gamma, self.block, self.refresh, self.kind = gamma, block, refresh, kind
+        self.parts, self.first_block, self.ridge = parts, first_block, ridge
+        self.assumed_reduction = assumed_reduction
+
+    def start(self, loop):
+        super().start(loop)
+        everything = gradients(loop.module, loop.X)
+        self.first_features, self.starts = everything, []
+
+    def task_start(self, rows):
+        self.rows = rows
+        self.starts.append(rows.start)
+        self._compute()
+
+    def epoch_start(self, epoch):
+        if epoch and self.refresh == "epoch":
+            self._compute()
+
+    def targets(self, rows, targets):
+        return self.Z[rows]
+
+    def _compute(self):
+        loop, seen = self.loop, slice(0, self.rows.stop)
+        features = self.first_features[seen]
+        if self.refresh != "never":
+            features = gradients(loop.module, loop.X[seen])
+        K = (torch.einsum("ikp,jkp->ij", features, features) / features.shape[1]).numpy()
+        K = (K + K.T) / 2
+        Y, learner = loop.Y[seen].numpy(), loop.learner
+        batch, rate = learner.batch_size, learner.lr
+        reduction = self.assumed_reduction or learner.reduction
+        if reduction == "mean":
+            assert len(Y) % batch == 0 or learner.has_memory
+            rate = rate / batch
+        if learner.has_memory:  # beyond the paper's formulas: proved in tests/theory
+            assert (self.kind, self.assumed_reduction) == ("iterative", None)
+            Z = rt.iterative_targets(K, Y, learner, self.gamma, self.block, self.ridge)
+        elif self.kind == "iterative":
+            Z = literal.iterative(
+                Y, K, rate, self.gamma, self.block, self.ridge, batch, self.parts, self.first_block
+            )
+        elif self.kind == "exact":
+            Z = literal.iterative(Y, K, rate, self.gamma, self.starts, batch=batch)
+        else:
+            Z = offline_predictions(K, Y, self.gamma, self.block)
+        self.Z = torch.from_numpy(Z)
+
+
+class Led(Plain):
+    """A `NetworkCorrector`, which is asked for the targets of a block when the block begins."""
+
+    keeps_order = True
+
+    def __init__(self, **options):
+        self.options = options
+
+    def start(self, loop):
+        super().start(loop)
+        seed = int(loop.random.integers(2**31))
+        self.corrector = rt.NetworkCorrector(loop.module, loop.learner, seed=seed, **self.options)
+
+    def task_start(self, rows):
+        self.rows, self.Z = rows, torch.empty_like(self.loop.Y)
+
+    def targets(self, rows, targets):
+        if (rows[0] - self.rows.start) % self.options["block_size"] == 0:
+            block = slice(rows[0], min(rows[0] + self.options["block_size"], self.rows.stop))
+            self.Z[block] = self.corrector.correct(self.loop.X[block], self.loop.Y[block])
+        return self.Z[rows]
+
+
+class Loop:
+    def __init__(self, module, X, Y, learner, seed):
+        self.module, self.X, self.Y, self.learner = module, X, Y, learner
+        self.random, self.losses = np.random.default_rng(seed), []
+        self.weights = [p for p in module.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(
+            self.weights,
+            lr=learner.lr,
+            momentum=learner.momentum,
+            nesterov=learner.nesterov,
+            weight_decay=learner.weight_decay,
+        )
+
+    def batches(self, order):
+        size = self.learner.batch_size
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def loss(self, outputs, targets):
+        losses = 0.5 * ((outputs - targets) ** 2).sum(dim=1)
+        return losses.mean() if self.learner.reduction == "mean" else losses.sum()
+
+    def descend(self, loss):
+        self.losses.append(loss.item())
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def train(module, stream, learner, methods=(), epochs=1, reshuffle=False, seed=0):
+    """Trains the module in place on a stream of the lab."""
+    X, Y = samples(stream.train), stream.targets()
+    loop, run = Loop(module, X, Y, learner, seed), Trained()
+    for method in methods:
+        method.start(loop)
+    start = 0
+    for size in stream.train.sizes:
+        rows = slice(start, start + size)
+        order = np.arange(rows.start, rows.stop)
+        for method in methods:
+            method.task_start(rows)
+        for epoch in range(epochs):
+            if epoch and reshuffle and not any(method.keeps_order for method in methods):
+                order = loop.random.permutation(order)
+            for method in methods:
+                method.epoch_start(epoch)
+            for batch in loop.batches(order):
+                targets = Y[batch]
+                for method in methods:
+                    targets = method.targets(batch, targets)
+                outputs = module(X[batch])
+                loss = loop.loss(outputs, targets)
+                for method in methods:
+                    loss = loss + method.penalty()
+                loop.descend(loss)
+                for method in methods:
+                    method.batch_end(batch, outputs.detach())
+        for method in methods:
+            method.task_end(rows)
+        right, by_task = accuracies(module, stream)
+        run.losses.append(np.mean(loop.losses))
+        loop.losses.clear()
+        run.overall.append(right)
+        run.matrix.append(by_task)
+        start = rows.stop
+    return run
+
+
+def samples(part):
+    return part.inputs[part.rows]
+
+
+@torch.no_grad()
+def accuracies(module, stream):
+    """On all test samples, and on each task's own."""
+    right = (module(samples(stream.test)).argmax(1) == stream.test.labels).double()
+    parts = torch.split(right, list(stream.test.sizes))
+    return right.mean().item(), [part.mean().item() for part in parts]
+
+
+def fisher_by_hand(module, X, Y):
+    """Mean over samples of the squared gradient of the sample's own loss."""
+    weights = [p for p in module.parameters() if p.requires_grad]
+    total = [torch.zeros_like(w) for w in weights]
+    for x, y in zip(X, Y, strict=True):
+        loss = 0.5 * ((module(x[None])[0] - y) ** 2).sum()
+        for t, g in zip(total, torch.autograd.grad(loss, weights), strict=True):
+            t += g**2
+    return [t / len(X) for t in total]
+
+
+def offline_predictions(K, Y, gamma, block):
+    """For each block, what the offline learner predicts for it once it has seen it."""
+    F = np.zeros_like(Y)
+    for start in range(0, len(Y), block):
+        rows = slice(start, min(start + block, len(Y)))
+        seen = slice(0, rows.stop)
+        F[rows] = literal.f_off(Y[seen], K[seen, seen], K[seen, rows], gamma)
+    return F
