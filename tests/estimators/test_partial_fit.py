@@ -63,7 +63,7 @@ def test_portions_are_learned_as_the_whole_all_along(
 def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit(correction):
     stream = make_stream(30, 2, seed=4)
     X, Y, queries = stream.features, stream.Y, stream.queries
-    options = {"lr": 0.3, "batch_size": 3, "block_size": 9, "correction": correction}
+    options = {"lr": 0.3, "batch_size": 3, "reduction": "sum", "block_size": 9, "correction": correction}
     model = rt.OnlineKernelRegressor("linear", **options).fit(X[:9], Y[:9])  # no block is open
     held = model.dual_coef_, model.targets_, model.X_fit_
     copies = [array.copy() for array in held]
@@ -79,7 +79,7 @@ def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit
 def test_what_was_found_on_the_first_portion_stays():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 2)), rng.normal(size=30)
-    model = rt.OnlineKernelRegressor(batch_size=3).fit(X[:10], y[:10])
+    model = rt.OnlineKernelRegressor(batch_size=3, reduction="sum").fit(X[:10], y[:10])
     found = model.width_, model.lr_
     model.partial_fit(5 * X[10:], y[10:])
     assert (model.width_, model.lr_) == found
@@ -107,7 +107,7 @@ def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
     X, labels = make_labels(names=names)
     classes = sorted(names)
     one_hot = np.array([[label == name for name in classes] for label in labels], dtype=float)
-    options = {"gamma": 0.2, "batch_size": 3, "block_size": 6, "correction": correction}
+    options = {"gamma": 0.2, "batch_size": 3, "reduction": "sum", "block_size": 6, "correction": correction}
     model = rt.OnlineKernelClassifier(**options).fit(X, labels)
     outputs = rt.OnlineKernelRegressor(**options).fit(X, one_hot).predict(X)
     assert model.classes_.tolist() == classes
@@ -125,7 +125,7 @@ def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
 def test_a_class_may_be_missing_in_the_first_portion(correction, loss, tolerance):
     X, labels = make_labels()  # class by class: "red" alone in the first ten
     assert set(labels[:10]) == {"red"}
-    options = {"width": 2.0, "lr": 0.5, "batch_size": 4, "block_size": 8, "correction": correction}
+    options = {"width": 2.0, "lr": 0.5, "batch_size": 4, "reduction": "sum", "block_size": 8, "correction": correction}
     options["loss"] = loss
     model = rt.OnlineKernelClassifier(**options)
     model.partial_fit(X[:10], labels[:10], classes=["red", "green", "blue"])
@@ -162,7 +162,7 @@ def test_labels_that_are_refused():
     assert model.n_features_in_ == 2
 
 
-BAD_BLOCKS = {"correction": "iterative", "batch_size": 2, "block_size": 3}
+BAD_BLOCKS = {"correction": "iterative", "batch_size": 2, "reduction": "sum", "block_size": 3}
 REFUSED = {
     "lr is 'fast'; expected 'auto'": {"lr": "fast"},
     "lr is -1.0; expected a positive, finite rate": {"lr": -1.0},
