@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
-from retarget.theory import triangle
+from retarget.theory import moments, triangle
 from retarget.theory.moments import Moments
 from support.oracles import ridge as oracle
 from support.problems import assert_same
@@ -142,6 +142,53 @@ def test_a_ridge_is_found_for_anything():
     assert 1e20 < summed(1e20 * made()[0], made()[1]).best_gamma() < math.inf
     assert summed(made()[0], 0 * made()[1]).best_gamma() > 0
     assert summed(np.ones((1, 2)), ones[:1], intercept=True).cross_validation(1.0) == math.inf
+
+
+@both
+@pytest.mark.parametrize("samples", [1, 30, 60])
+def test_few_samples_of_many_features_are_solved_in_their_own_dimensions(
+    samples, intercept, monkeypatch
+):
+    monkeypatch.setattr(moments, "EXACT_FEATURES", 20)
+    features, targets, weights = made(samples, 130, 3)
+    sums = summed(features, targets, weights, intercept)
+    for gamma in (0.3, sums.best_gamma()):
+        solution = sums.solve(gamma)
+        W, b = oracle.ridge(features, targets, gamma, weights, intercept)
+        assert_same(solution.weights, W)
+        assert_same(solution.intercept, b)
+    chosen = sums.solve("auto")
+    assert chosen.gamma == sums.best_gamma()
+    monkeypatch.setattr(moments, "EXACT_FEATURES", 130)
+    assert sums.best_gamma() == pytest.approx(chosen.gamma, rel=1e-12)
+    assert_same(sums.solve("auto").weights, chosen.weights)
+    with pytest.raises(NotPositiveDefiniteError, match="gamma = 0 is too small"):
+        sums.solve(0.0)
+
+
+@both
+@pytest.mark.parametrize("samples", [300, 600, 2500])  # fewer than features, more, many
+@pytest.mark.parametrize("decay", [0.5, 2.0, 4.0])
+def test_an_estimated_spectrum_chooses_nearly_the_best_ridge(
+    samples, decay, intercept, monkeypatch
+):
+    monkeypatch.setattr(moments, "EXACT_FEATURES", 20)
+    monkeypatch.setattr(moments, "FEW_SAMPLES", 0)
+    rng = np.random.default_rng(samples)
+    features = rng.normal(size=(samples, 400)) * np.arange(1, 401) ** -decay + 0.3
+    targets = features @ rng.normal(size=(400, 2)) + 0.1 * rng.normal(size=(samples, 2))
+    phi, y, *_ = oracle.centered(features, targets, None, intercept)
+    U, s, _ = np.linalg.svd(phi, full_matrices=False)
+
+    def score(gamma):
+        shrunk = s**2 / (s**2 + gamma)
+        residual = ((y - U @ (shrunk[:, None] * (U.T @ y))) ** 2).sum()
+        return residual / (1 - (shrunk.sum() + intercept) / samples) ** 2
+
+    chosen = summed(features, targets, None, intercept).solve("auto")
+    assert score(chosen.gamma) < 1.02 * min(score(10.0**k) for k in np.arange(-6, 4, 0.5))
+    W = chosen.weights.numpy()
+    assert_same(phi.T @ (phi @ W) + chosen.gamma * W, phi.T @ y)
 
 
 def test_far_from_the_origin_an_intercept_keeps_the_digits():

@@ -426,8 +426,7 @@ class StreamingRidge:
         known = self._solution
         if known is not None and known[0] is learned:
             return known[1]
-        gamma = learned.moments.best_gamma() if self.gamma == "auto" else self.gamma
-        solution = learned.moments.solve(gamma)
+        solution = learned.moments.solve(self.gamma)
         self._solution = learned, solution
         return solution
 

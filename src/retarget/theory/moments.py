@@ -17,7 +17,8 @@ features far from the origin cost no digits. Without one the means are held at z
 
 import copy
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,20 +32,24 @@ from retarget.errors import (
 )
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import expected_digits, inverse_norm
+from retarget.theory.ridge_search import (
+    LEAST_ERROR,
+    SAME_SCORE,
+    STEP,
+    CrossValidation,
+    Eigen,
+    Spectrum,
+    downhill,
+    eigen,
+    krylov_spectrum,
+    low_rank_eigen,
+)
 from retarget.theory.triangle import Triangle
 
-# The ridge is searched among the powers of ten, then between them in steps of sqrt(10).
-STEP = math.sqrt(10)
 LARGE_FEATURES = 1e6  # larger ones are worth a remark if there is no solution
 LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates
-MOST_STEPS = 40
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
-# A residual below this share of the targets' sum of squares is lost to cancellation.
-LEAST_ERROR = 1e-12
-# A score counts as better only if it is better by this share: with as many features as samples
-# it changes with the ridge mostly by rounding, which depends on the order of the samples.
-SAME_SCORE = 1e-3
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
 # Forgetting is reported if it cost a digit, and fewer than this many are left.
@@ -58,7 +63,13 @@ NUMBERS = {
     "peak_power": float,
 }
 SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
-TRIANGLE = 512  # columns of a triangle that are solved together
+# All eigenvalues of C are computed for at most so many features, or samples.
+EXACT_FEATURES = 384
+FEW_SAMPLES = 256
+# Steps of a Krylov space that estimates them, with C and with its inverse, and its size at most.
+KRYLOV_STEPS = 16
+INVERSE_STEPS = 5
+MOST_KRYLOV = 512
 
 
 class RidgeSolution(NamedTuple):
@@ -239,9 +250,19 @@ class Moments:
             )
         return held
 
-    def solve(self, gamma: float) -> RidgeSolution:
-        """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small."""
-        factor = self._factor(gamma)
+    def solve(self, gamma: float | Literal["auto"]) -> RidgeSolution:
+        """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small.
+
+        Args:
+            gamma: The ridge; "auto" chooses it, as `best_gamma` does.
+        """
+        few, factor = self._of_few_samples(), None
+        if gamma == "auto":
+            gamma, factor = self._chosen(few)
+        if few is not None and gamma > LEAST_RIDGE * (self._largest() + gamma):
+            weights = few.solve(self.cross, gamma)
+            return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
+        factor = self._factor(gamma) if factor is None else factor
         if factor is None:
             most = self._largest()
             least = LEAST_RIDGE * max(most, self.peak_scatter, 1e-300)
@@ -259,6 +280,14 @@ class Moments:
         self._warn_of_rounding(factor, weights)
         return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
 
+    def best_gamma(self) -> float:
+        """The ridge with the smallest cross-validation score, to within a factor of 3.
+
+        The search is on a fixed grid and depends on the sums alone. From `EXACT_FEATURES` on, the
+        scores are estimates, whose errors are alike for all ridges: they hardly change the choice.
+        """
+        return self._chosen(self._of_few_samples())[0]
+
     def cross_validation(self, gamma: float) -> float:
         r"""The generalized cross-validation score of a ridge; the smaller the better.
 
@@ -266,63 +295,68 @@ class Moments:
         that makes the predictions of the targets. For samples of unequal weight, n is the number
         of equally weighted samples that would be worth as much, $N^2 / \sum w^2$.
         """
-        factor, error = self._residual(gamma)
-        return math.inf if factor is None else self._score(gamma, factor, error)
+        return self._scores(eigen(self.scatter).spectrum(self.cross)).score(gamma)
 
-    def best_gamma(self) -> float:
-        """The ridge with the smallest cross-validation score, to within a factor of 3.
-
-        The search goes downhill from the mean of the diagonal of C, on a fixed grid, so the result
-        depends on the sums alone. It costs about eight factorizations.
-        """
+    def _chosen(self, few: Eigen | None) -> tuple[float, Tensor | None]:
+        """Returns the best ridge, and the Cholesky factor that belongs to it if it was made."""
         diagonal = self.triangle.diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
         if not mean > 0:
-            return 1.0  # all features are zero, or there is only one sample: any ridge will do
+            return 1.0, None  # all features are zero, or there is one sample: any ridge will do
         most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
         lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
         start = max(2 * round(math.log10(mean)), lowest)
-        best, scores = start, {start: self.cross_validation(STEP**start)}
-        # By powers of ten, looking past two worse ones, because a spectrum with gaps makes scores
-        # with bumps; then by half powers of ten.
-        for step, patience in ((2, 2), (1, 0)):
-            for direction in (-step, step):
-                if direction > 0 and best < start and patience:
-                    break  # smaller ridges were better: larger ones need not be tried
-                following, passed = best + direction, 0
-                while passed <= patience and lowest <= following <= start + MOST_STEPS:
-                    wanted = (1 - SAME_SCORE) * scores[best]
-                    if following not in scores:
-                        factor, error = self._residual(STEP**following)
-                        if factor is not None and error < wanted:
-                            error = self._score(STEP**following, factor, error)
-                        elif factor is not None and direction > 0:
-                            break  # a larger ridge has a larger residual, and a score above it
-                        scores[following] = error
-                    if scores[following] < wanted:
-                        best, passed = following, -1
-                    following, passed = following + direction, passed + 1
-        self._warn_of_choice(STEP**best, at_the_limit=best == lowest)
-        return STEP**best
+        factor = None
+        if few is not None or self.features <= EXACT_FEATURES:
+            scores = self._scores((few or eigen(self.scatter)).spectrum(self.cross))
+            best = downhill(scores.score, start, lowest)
+        else:
+            scores = self._scores(self._estimated(self.triangle.product, KRYLOV_STEPS))
+            best = downhill(scores.score, start, lowest)
+            centers: set[int] = set()
+            while best not in centers:  # estimates are good near the ridge that they are made with
+                centers.add(center := best)
+                factor = self._factor(STEP**center)
+                if factor is None:
+                    break
+                scores = self._scores(self._estimated_near(STEP**center, factor))
+                near = range(max(center - 3, lowest), center + 4)
+                best = min(near, key=lambda each: (scores.score(STEP**each), -each))
+                if scores.score(STEP**center) <= (1 + SAME_SCORE) * scores.score(STEP**best):
+                    best = center
+                elif abs(best - center) < 3:
+                    factor = None
+                    break
+        self._warn_of_choice(scores.residual(STEP**best), at_the_limit=best == lowest)
+        return STEP**best, factor
 
-    def _residual(self, gamma: float) -> tuple[Tensor | None, float]:
-        """The Cholesky factor of C + gamma I, if any, and RSS / N, a lower bound of the score."""
-        factor = self._factor(gamma)
-        if factor is None:
-            return None, math.inf
-        weights = torch.cholesky_solve(self.cross, factor)
-        # RSS = s - 2 <B, W> + <W, C W>, and C W = B - gamma W
-        products = (self.cross * weights).sum() + gamma * weights.square().sum()
+    def _of_few_samples(self) -> Eigen | None:
+        """The eigenvectors of C, if there are far fewer samples than features."""
+        most = min(FEW_SAMPLES, self.features // 2)
+        if self.features <= EXACT_FEATURES or self.count > most or self.peak_scatter:
+            return None
+        return low_rank_eigen(self.scatter, self.count)
+
+    def _estimated(self, product: Callable[[Tensor], Tensor], steps: int) -> Spectrum:
+        # Their relative error in the trace is sqrt(2 / (probes m)): few will do if few of the
+        # samples are spent on fitting the features.
+        samples = self.weight**2 / self.squared_weight
+        probes = 8 if samples > 4 * self.features else 64
+        width = self.outputs + probes
+        steps = min(steps, max(2, MOST_KRYLOV // width), max(1, self.features // width))
+        return krylov_spectrum(product, self.cross, probes, steps)
+
+    def _estimated_near(self, gamma: float, factor: Tensor) -> Spectrum:
+        """The spectrum of C by that of its inverse, which is exact for eigenvalues near gamma."""
+        inverse = self._estimated(lambda block: torch.cholesky_solve(block, factor), INVERSE_STEPS)
+        nodes = (1 / inverse.nodes.clamp(min=1e-300) - gamma).clamp(min=0)
+        return inverse._replace(nodes=nodes)
+
+    def _scores(self, spectrum: Spectrum) -> CrossValidation:
         power = float(self.power.sum())
         known = LEAST_ERROR * max(power, self.peak_power)
-        return factor, max(power - float(products), known) / self.weight
-
-    def _score(self, gamma: float, factor: Tensor, error: float) -> float:
-        """The cross-validation score, from the results of `_residual`."""
         samples = self.weight**2 / self.squared_weight
-        spent = self.features - gamma * _trace_of_inverse(factor) + self.intercept
-        freedom = 1 - spent / samples
-        return math.inf if freedom <= 0 else error / freedom**2
+        return CrossValidation(spectrum, power, known, self.weight, samples, self.intercept)
 
     def _factor(self, gamma: float) -> Tensor | None:
         """The Cholesky factor of C + gamma I; None if that is not positive definite."""
@@ -367,13 +401,11 @@ class Moments:
             left = f"{max(digits, 0.0):.1f}"
             _warn_of_forgetting(f"expect {left} correct digits of the solution; use a larger gamma")
 
-    def _warn_of_choice(self, gamma: float, at_the_limit: bool) -> None:
+    def _warn_of_choice(self, residual: float, at_the_limit: bool) -> None:
         """Warns if rounding of the sums before a subtraction decided which ridge is the best."""
         lost = self.peak_scatter / self._largest()
         spoiled = self.peak_power / max(float(self.power.sum()), 1e-300)
-        told = spoiled > 10 and self._residual(gamma)[1] * self.weight <= (
-            LEAST_ERROR * self.peak_power
-        )
+        told = spoiled > 10 and residual * self.weight <= LEAST_ERROR * self.peak_power
         if told or (at_the_limit and lost > 10):
             digits = max(expected_digits(max(lost, spoiled), torch.float64), 0.0)
             _warn_of_forgetting(
@@ -438,15 +470,3 @@ def _warn_of_forgetting(what: str) -> None:
         "learner",
         PrecisionWarning,
     )
-
-
-def _trace_of_inverse(factor: Tensor) -> float:
-    """The trace of (L L^T)^-1, the sum of the squares of L^-1, ten times as fast as by potri."""
-    total = 0.0
-    for start in range(0, len(factor), TRIANGLE):
-        rest = factor[start:, start:]
-        columns = torch.zeros_like(rest[:, :TRIANGLE])
-        columns.diagonal().fill_(1)
-        solved = torch.linalg.solve_triangular(rest, columns, upper=False)
-        total += float(solved.square().sum())
-    return total

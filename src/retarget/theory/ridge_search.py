@@ -1,0 +1,147 @@
+r"""Generalized cross-validation of every ridge at once, from the spectrum of C.
+
+With eigenvalues $\lambda_i$ of C, and $p_i$ the squared length of B along eigenvector i, the
+residual sum of squares and the trace of the hat matrix are, for any ridge,
+
+    RSS(gamma) = s - sum_i p_i (lambda_i + 2 gamma) / (lambda_i + gamma)^2
+    tr H(gamma) = sum_i lambda_i / (lambda_i + gamma) .
+
+Few features, or few samples, allow all eigenvalues. Otherwise a block Krylov space stands for them
+(Golub and Meurant, 2010): its Ritz values, weighted by what they hold of B and of a few random
+vectors of signs, whose mean stands for the trace (Hutchinson, 1990). It is most exact for large
+eigenvalues if it is built with C, and for those near a ridge if with (C + ridge I)^-1.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# The ridge is searched among the powers of ten, then between them in steps of sqrt(10).
+STEP = math.sqrt(10)
+MOST_STEPS = 40
+# A score counts as better only if it is better by this share: with as many features as samples
+# it changes with the ridge mostly by rounding, which depends on the order of the samples.
+SAME_SCORE = 1e-3
+# A residual below this share of the targets' sum of squares is lost to cancellation.
+LEAST_ERROR = 1e-12
+# A pivot below this share of the largest is rounding.
+LEAST_PIVOT = 1e-15
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues of C, or nodes that stand for them."""
+
+    nodes: Tensor  # (d,)
+    power: Tensor  # (d,) squared length of B along each
+    counts: Tensor  # (d,) how many eigenvalues each stands for
+
+
+class Eigen(NamedTuple):
+    """The eigenvectors (m, r) of C with eigenvalues (r,) above 0; C is zero across them."""
+
+    vectors: Tensor
+    values: Tensor
+
+    def solve(self, B: Tensor, gamma: float) -> Tensor:
+        """Returns (C + gamma I)^-1 B for a B in the range of C."""
+        return self.vectors @ ((self.vectors.mT @ B) / (self.values + gamma)[:, None])
+
+    def spectrum(self, B: Tensor) -> Spectrum:
+        """Returns the exact spectrum; zeros are left out, because they change no score."""
+        power = (self.vectors.mT @ B).square().sum(1)
+        return Spectrum(self.values, power, torch.ones_like(self.values))
+
+
+class CrossValidation(NamedTuple):
+    """The generalized cross-validation score of a ridge, and what it needs besides the spectrum."""
+
+    spectrum: Spectrum
+    power: float  # s, the sum of the targets' squares
+    known: float  # a residual below it is lost to cancellation
+    weight: float  # N
+    samples: float  # as many as would be worth as much with equal weights
+    intercept: bool
+
+    def residual(self, gamma: float) -> float:
+        """RSS / N."""
+        nodes, power, _ = self.spectrum
+        explained = (power * (nodes + 2 * gamma) / (nodes + gamma).square()).sum()
+        return max(self.power - float(explained), self.known) / self.weight
+
+    def score(self, gamma: float) -> float:
+        """RSS / N / (1 - tr H / n)^2; the smaller the better, infinite if nothing is left."""
+        nodes, _, counts = self.spectrum
+        spent = float((counts * nodes / (nodes + gamma)).sum()) + self.intercept
+        freedom = 1 - spent / self.samples
+        return math.inf if freedom <= 0 else self.residual(gamma) / freedom**2
+
+
+def downhill(score: Callable[[float], float], start: int, lowest: int) -> int:
+    """Returns the exponent of STEP with the best score, going downhill from a start.
+
+    By powers of ten, looking past two worse ones, because a spectrum with gaps makes scores with
+    bumps; then by half powers of ten. Of ridges that are as good as each other, the first is kept.
+    """
+    best, scores = start, {start: score(STEP**start)}
+    for step, patience in ((2, 2), (1, 0)):
+        for direction in (-step, step):
+            if direction > 0 and best < start and patience:
+                break  # smaller ridges were better: larger ones need not be tried
+            following, passed = best + direction, 0
+            while passed <= patience and lowest <= following <= start + MOST_STEPS:
+                if following not in scores:
+                    scores[following] = score(STEP**following)
+                if scores[following] < (1 - SAME_SCORE) * scores[best]:
+                    best, passed = following, -1
+                following, passed = following + direction, passed + 1
+    return best
+
+
+def eigen(C: Tensor) -> Eigen:
+    """Returns the eigenvectors of a matrix of which the lower triangle is filled."""
+    values, vectors = torch.linalg.eigh(C)
+    kept = values > LEAST_PIVOT * values.abs().max()
+    return Eigen(vectors[:, kept], values[kept])
+
+
+def low_rank_eigen(C: Tensor, rank: int) -> Eigen:
+    """The same for a matrix of at most this rank, by pivoted Cholesky, in O(m rank^2)."""
+    rest, L = C.diagonal().clone(), C.new_zeros(len(C), rank)
+    least, found = LEAST_PIVOT * float(rest.max()), 0
+    while found < rank:
+        pivot = int(rest.argmax())
+        size = float(rest[pivot])
+        if size <= least:
+            break
+        column = torch.cat([C[pivot, :pivot], C[pivot:, pivot]]) - L[:, :found] @ L[pivot, :found]
+        column /= math.sqrt(size)
+        rest -= column.square()
+        rest[pivot] = 0
+        L[:, found], found = column, found + 1
+    Q, R = torch.linalg.qr(L[:, :found])  # C = Q (R R^T) Q^T
+    inside = eigen(R @ R.mT)
+    return Eigen(Q @ inside.vectors, inside.values)
+
+
+def krylov_spectrum(
+    product: Callable[[Tensor], Tensor], B: Tensor, probes: int, steps: int
+) -> Spectrum:
+    """Estimates the spectrum of a matrix from its products with blocks of vectors."""
+    m, c = B.shape
+    random = torch.Generator().manual_seed(0)  # the same sums always give the same ridge
+    signs = 2 * torch.randint(0, 2, (m, probes), generator=random) - 1
+    block, R = torch.linalg.qr(torch.cat([B, signs.to(B)], 1))
+    basis, images = block, [product(block)]
+    for _ in range(steps - 1):
+        block = images[-1]
+        for _ in range(2):  # again, because rounding is large where little is left
+            block = torch.linalg.qr(block - basis @ (basis.mT @ block))[0]
+        basis = torch.cat([basis, block], 1)
+        images.append(product(block))
+    T = basis.mT @ torch.cat(images, 1)
+    nodes, vectors = torch.linalg.eigh((T + T.mT) / 2)
+    held = (vectors[: len(R)].mT @ R).square()
+    return Spectrum(nodes.clamp(min=0), held[:, :c].sum(1), held[:, c:].mean(1))
