@@ -306,29 +306,28 @@ class Moments:
         most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
         lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
         start = max(2 * round(math.log10(mean)), lowest)
-        factor = None
+        factor, center = None, lowest
         if few is not None or self.features <= EXACT_FEATURES:
             scores = self._scores((few or eigen(self.scatter)).spectrum(self.cross))
             best = downhill(scores.score, start, lowest)
         else:
             scores = self._scores(self._estimated(self.triangle.product, KRYLOV_STEPS))
-            best = downhill(scores.score, start, lowest)
-            centers: set[int] = set()
-            while best not in centers:  # estimates are good near the ridge that they are made with
-                centers.add(center := best)
+            best, tried = downhill(scores.score, start, lowest), set[int]()
+            while best not in tried:  # an estimate is good near the ridge that it is made with
+                center = best
+                tried.add(center)
                 factor = self._factor(STEP**center)
                 if factor is None:
                     break
                 scores = self._scores(self._estimated_near(STEP**center, factor))
-                near = range(max(center - 3, lowest), center + 4)
-                best = min(near, key=lambda each: (scores.score(STEP**each), -each))
+                near = range(center + 3, max(center - 4, lowest - 1), -1)
+                best = min(near, key=lambda each: scores.score(STEP**each))
                 if scores.score(STEP**center) <= (1 + SAME_SCORE) * scores.score(STEP**best):
                     best = center
                 elif abs(best - center) < 3:
-                    factor = None
                     break
         self._warn_of_choice(scores.residual(STEP**best), at_the_limit=best == lowest)
-        return STEP**best, factor
+        return STEP**best, factor if best == center else None
 
     def _of_few_samples(self) -> Eigen | None:
         """The eigenvectors of C, if there are far fewer samples than features."""
