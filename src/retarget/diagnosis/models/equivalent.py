@@ -300,7 +300,7 @@ def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
 def _outputs_are_alike(kernel: EmpiricalNTK, X: Tensor) -> bool:
     """Whether all outputs have this kernel, and learning one of them does not move the others."""
     K = kernel(X)
-    full = EmpiricalNTK(kernel.module, "full", kernel.params, progress=False)(X)
+    full = EmpiricalNTK(kernel.module, "full", params=kernel.params, progress=False)(X)
     gap = full - torch.kron(K, torch.eye(len(full) // len(K), dtype=K.dtype))
     return float(gap.abs().max()) <= SMALL * float(K.abs().max())
 
