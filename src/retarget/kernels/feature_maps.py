@@ -33,6 +33,7 @@ DEFAULT_FEATURES = 1024
 # Samples per forward pass: few enough that activations stay in a CPU's cache.
 AT_A_TIME = {"cpu": 64}
 AT_A_TIME_ELSEWHERE = 4096
+SMALLEST_SHARE = 1e-12  # smaller eigenvalues, relative to the largest, are rounding
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,25 @@ def as_count(name: str, value: Any) -> int:
     if value < 1:
         raise InvalidInputError(f"{name} is {value}; expected 1 or more")
     return int(value)
+
+
+def nystroem_map(kernel: Kernel, landmarks: Tensor) -> FeatureMap:
+    """Makes the map to Nystroem features, from samples that stand for all: the landmarks."""
+    return FeatureMap(Nystroem(kernel, landmarks), kernel, False, None)
+
+
+class Nystroem:
+    r"""$\phi(x) = k(x, Z)\, k(Z, Z)^{-1/2}$ for a few samples $Z$ (landmarks)."""
+
+    def __init__(self, kernel: Kernel, landmarks: Tensor) -> None:
+        self._kernel, self._landmarks = kernel, landmarks
+        values, vectors = torch.linalg.eigh(kernel(landmarks).to(landmarks))
+        kept = values > SMALLEST_SHARE * values[-1].clamp(min=0)
+        self._root = vectors[:, kept] / values[kept].sqrt()
+
+    def __call__(self, X: Tensor) -> tuple[Tensor, None]:
+        """(n, m) whitened kernel between samples and landmarks."""
+        return self._kernel(X, self._landmarks).to(X) @ self._root, None
 
 
 class RandomFourier:
