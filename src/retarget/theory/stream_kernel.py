@@ -396,7 +396,7 @@ class FeatureKernel(StreamKernel):
         self, C: Tensor, parts: Tensor, count: int, batch: int
     ) -> Iterator[tuple[slice, Tensor]]:
         """From the last window to the first, with the sum over all later rows of each part."""
-        later = C.new_zeros(self.map.size, count * C.shape[1])
+        later = C.new_zeros(len(self._sum), count * C.shape[1])
         for rows in reversed(list(panels(len(self), batch, self.X.device))):
             seen, D = self.panel(rows), _by_part(C[rows], parts[rows], count)
             total = seen.features @ later
