@@ -135,7 +135,7 @@ def strategy(name: str, seed: int, first: Any, evaluator: Any, lr: float, **opti
         )
     learned["criterion"] = SquaredError()
     if name == "Tangent":
-        make = functools.partial(rt.TangentLearner, memory=1024, seed=seed)
+        make = functools.partial(rt.TangentLearner, features=1024, seed=seed)
         return Tangent(**learned, **common, make_learner=make)
     make_corrector: Callable[..., Any] = functools.partial(
         rt.NetworkCorrector, block_size=BLOCK, **options

@@ -1,9 +1,9 @@
 """A corrector of bounded memory on an endless stream: time a block and memory, from start to end.
 
-    python benchmarks/bounded.py [--samples 1000000] [--memory 256] [--kept 4000]
+    python benchmarks/bounded.py [--samples 1000000] [--features 256] [--kept 4000]
 
 Feeds a stream of 20 features that drifts slowly, a portion of 256 samples at a time, to
-`TargetCorrector(RBF, memory=...)`. Prints milliseconds a portion over the first and the last tenth
+`TargetCorrector(RBF, features=...)`. Prints milliseconds a portion over the first and last tenth
 (after a warm-up), their ratio, and how much the process grew in between; then the same for the
 corrector that keeps everything, over the samples that it can be given in the time. It is the time
 of the processor, on one thread: what else runs on the machine has no part in it.
@@ -69,21 +69,21 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=1_000_000)
-    parser.add_argument("--memory", type=int, default=256)
+    parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--kept", type=int, default=4_000, help="samples of the unbounded one")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(
         f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads; ", end=""
     )
-    print(f"portions of {PORTION}, blocks of {BLOCK}, memory = {options.memory}")
+    print(f"portions of {PORTION}, blocks of {BLOCK}, features = {options.features}")
     print(
         f"{'':<20}{'samples':>12}{'s':>9}{'first ms':>12}{'last ms':>11}{'ratio':>8}"
         f"{'grown MB':>13}{'error':>10}"
     )
     arguments = rt.RBF(8.0), LEARNER, 1.0, BLOCK, 0.1
-    bounded = rt.TargetCorrector(*arguments, memory=options.memory)
-    show("memory=m", bounded, -(-options.samples // PORTION))
+    bounded = rt.TargetCorrector(*arguments, features=options.features)
+    show("features=m", bounded, -(-options.samples // PORTION))
     show("all kept", rt.TargetCorrector(*arguments), -(-options.kept // PORTION))
 
 

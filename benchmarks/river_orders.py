@@ -27,7 +27,7 @@ class Ours:
     """rt.StreamingRidge behind river's two verbs; the ridge is 1."""
 
     def __init__(self) -> None:
-        self.ridge = rt.StreamingRidge(rt.RBF(width=6.0), gamma=1.0, memory=256)
+        self.ridge = rt.StreamingRidge(rt.RBF(width=6.0), gamma=1.0, features=256)
 
     def learn_one(self, x: dict[str, float], y: int) -> None:
         """One sample."""

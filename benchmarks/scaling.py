@@ -35,7 +35,7 @@ import torch
 
 import retarget as rt
 from retarget import distributed as rd
-from retarget.diagnosis.measure.approximation import feature_map
+from retarget.diagnosis.measure.approximation import choose_features
 from retarget.diagnosis.measure.trials import IterativeCorrection, learn_corrected, offline_aims
 from retarget.theory.stream_kernel import FeatureKernel
 
@@ -147,7 +147,7 @@ def sketched(n: int) -> dict[str, float]:
     base = resident()
 
     def features() -> FeatureKernel:
-        return FeatureKernel(feature_map(KERNEL, X, FEATURES, seed=0), X, Y)
+        return FeatureKernel(choose_features(KERNEL, X, FEATURES, seed=0), X, Y)
 
     def corrected() -> None:
         aims = offline_aims(kernel, GAMMA, BLOCK)

@@ -10,7 +10,7 @@ Made-up images and a linear teacher (the time hardly depends on what they show).
 Each is measured several times in turn, and the median taken, so that a moment of other work on the
 machine does not decide.
 
-    python benchmarks/tangent.py [--samples 2000] [--memory 4096] [--rounds 5] [--device cpu]
+    python benchmarks/tangent.py [--samples 2000] [--features 4096] [--rounds 5] [--device cpu]
 """
 
 import argparse
@@ -55,10 +55,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--memory", type=int, default=4096)
+    parser.add_argument("--features", type=int, default=4096)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
-    n, m, device = asked.samples, asked.memory, asked.device
+    n, m, device = asked.samples, asked.features, asked.device
     random = torch.Generator().manual_seed(1)
     X = torch.randn((n, 3, 32, 32), generator=random).to(device)
     module = cifar_net(2, seed=0).to(device)

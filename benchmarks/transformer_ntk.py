@@ -197,7 +197,7 @@ def measure_features(module: nn.Module, layer: str, n: int) -> None:
     """The tangent features of `TangentLearner`: one random combination of the outputs."""
     names = [each for each, _ in module.named_parameters() if layer in each]
     X = sequences(n, str(next(module.parameters()).device))
-    learner = rt.TangentLearner(module, params=names, memory=4096)
+    learner = rt.TangentLearner(module, params=names, features=4096)
     with torch.no_grad():
         forward = seconds(lambda: module(*X.values()))
     ours = seconds(lambda: learner._tangents(X))

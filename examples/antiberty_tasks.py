@@ -327,7 +327,7 @@ class Problem:
 
     def tangent(self) -> float:
         """A `TangentLearner`, task by task."""
-        learner = rt.TangentLearner(self.network(), memory=1024)
+        learner = rt.TangentLearner(self.network(), features=1024)
         for task in self.tasks:
             learner.learn(self.samples(task), self.Y[task])
         return self.score(learner.predict(self.samples(self.test)))

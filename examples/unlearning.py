@@ -26,7 +26,7 @@ def accuracy(learner: rt.StreamingRidge) -> float:
     return float(np.mean(learner.predict(X[1300:]).argmax(1) == labels[1300:]))
 
 
-learner = rt.StreamingRidge(rt.RBF(width=4.0), gamma=0.1, memory=512)
+learner = rt.StreamingRidge(rt.RBF(width=4.0), gamma=0.1, features=512)
 never = learner.empty()  # the same learner without the bad portions
 course, course_never = [], []
 for number, rows in enumerate(portions):

@@ -90,7 +90,7 @@ def small_cnn(outputs, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("outputs", ["mean", "full", 1])
-@pytest.mark.parametrize("options", [{}, {"memory": 2_000_000}, {"mode": "jacobian"}])
+@pytest.mark.parametrize("options", [{}, {"max_memory": 2_000_000}, {"mode": "jacobian"}])
 def test_empirical_ntk_equals_the_cpu(outputs, options):
     module, X = small_cnn(3), torch.randn(40, 3, 8, 8, dtype=torch.float64)
     expected = rt.EmpiricalNTK(module, outputs)(X)

@@ -66,17 +66,17 @@ def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
     return number
 
 
-def amount_of_memory(option: str, text: str) -> int:
-    """Parses an amount of memory, and returns bytes.
+def amount_of_memory(option: str, amount: str | float) -> int:
+    """Returns bytes, from a number of them or from text.
 
     Examples:
         >>> [amount_of_memory("--memory", text) for text in ("4GB", "1.5 GiB", "500m")]
         [4000000000, 1610612736, 500000000]
     """
-    match = AMOUNT.fullmatch(text.strip())
+    match = AMOUNT.fullmatch(str(amount).strip())
     if match is None or float(match[1]) == 0:
         raise InvalidInputError(
-            f"{option} is {text!r}; expected an amount such as 4GB, 500MB or 2GiB"
+            f"{option} is {amount!r}; expected an amount such as 4GB, 500MB or 2GiB"
         )
     unit = UNITS[match[2].upper()]
     if match[3]:

@@ -8,9 +8,10 @@ import torch
 
 import retarget as rt
 from retarget.diagnosis.measure import approximation
-from retarget.diagnosis.measure.approximation import Nystroem, Opened, OwnFeatures, feature_map
+from retarget.diagnosis.measure.approximation import Opened, choose_features
 from retarget.diagnosis.options import Options
 from retarget.errors import StreamTooLargeError
+from retarget.kernels.feature_maps import feature_map, nystroem_map
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 from support.diagnosis_streams import drifting
 from support.problems import assert_same
@@ -29,8 +30,8 @@ def test_the_mode_is_exact_if_memory_allows(monkeypatch):
     assert isinstance(opened(memory=needed).kernel, DenseKernel)
     beyond = opened(memory=needed - 1, features=8)
     assert isinstance(beyond.kernel, FeatureKernel)
-    assert isinstance(beyond.features, Nystroem)
-    assert (beyond.features.size, beyond.needed, beyond.limit) == (8, needed, needed - 1)
+    assert not beyond.features.exact
+    assert (beyond.features(X).shape[1], beyond.needed, beyond.limit) == (8, needed, needed - 1)
     assert isinstance(opened(mode="features").kernel, FeatureKernel)
     monkeypatch.setattr(approximation, "MOST_EXACT_ROWS", 30)  # more only if asked for
     assert isinstance(opened().kernel, FeatureKernel)
@@ -55,27 +56,27 @@ def test_memory_and_features_by_default(monkeypatch):
 
 def test_feature_maps_give_their_kernels():
     kernel = rt.as_kernel(lambda A, B: torch.exp(-torch.cdist(A, B)))
-    features = Nystroem(kernel, torch.cat([X[:10], X[:3]]))
-    assert features.size == 10  # copies of landmarks add nothing
+    features = nystroem_map(kernel, torch.cat([X[:10], X[:3]]))
+    assert features(X).shape[1] == 10  # copies of landmarks add nothing
     Phi = features(X)
     assert_same(Phi[:10] @ Phi.mT, kernel(X[:10], X), 1e-8)
-    everywhere = feature_map(kernel, X, 40, 0)(X)  # all rows are landmarks
+    everywhere = choose_features(kernel, X, 40, 0)(X)  # all rows are landmarks
     assert_same(everywhere @ everywhere.mT, kernel(X), 1e-8)
     # kernels with features of their own keep them
-    linear = feature_map(rt.Linear(), X, 2, 0)
-    assert (linear.kind, linear.size) == ("linear", 3)
+    linear = choose_features(rt.Linear(), X, 2, 0)
+    assert linear.exact
     assert (linear(X) == X).all()
     own = rt.Features(lambda x: torch.cat([x, x**2], dim=1))
-    mapped = feature_map(own, X, 6, 0)
-    assert isinstance(mapped, OwnFeatures)
+    mapped = choose_features(own, X, 6, 0)
+    assert mapped.exact
     assert_same(mapped(X) @ mapped(X).mT, own(X))
-    assert isinstance(feature_map(own, X, 5, 0), Nystroem)  # more features than wanted
-    wide = Nystroem(own, X)
+    assert not choose_features(own, X, 5, 0).exact  # more features than wanted
+    wide = nystroem_map(own, X)
     assert_same(wide(X) @ wide(X).mT, own(X), 1e-8)
 
 
 def test_features_are_kept_in_single_precision_where_there_is_room():
-    chosen = feature_map(rt.RBF(1.5), X, 12, 0)
+    chosen = choose_features(rt.RBF(1.5), X, 12, 0)
     anew = FeatureKernel(chosen, X, Y, room=4 * 40 * 12 - 1)
     kept = FeatureKernel(chosen, X, Y, room=4 * 40 * 12)
     rounded = chosen(X).float().double()
@@ -96,7 +97,7 @@ def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatc
     monkeypatch.setattr(approximation, "SAMPLE_ROWS", 5)
     rows = torch.arange(1.0, 10.0, dtype=torch.float64)[:, None]
     given = opened(rt.Linear(), rows, rows.clone(), mode="features")
-    features = OwnFeatures(rt.Features(lambda x: 1.1 * x), rows)
+    features = feature_map(rt.Features(lambda x: 1.1 * x))
     learner = rt.SGD(lr=0.01)
     made = Opened(given.kernel, 10, 5, features, given.sample)
     found = approximation.measure_approximation(made, learner, 0.5)

@@ -45,7 +45,7 @@ def cubes(X):
 LEARNERS = {
     "function": lambda: rt.StreamingRidge(cubes, 0.3),
     "intercept": lambda: rt.StreamingRidge(cubes, intercept=True),
-    "random": lambda: rt.StreamingRidge(rt.RBF(2.0), 0.3, memory=20, seed=2),
+    "random": lambda: rt.StreamingRidge(rt.RBF(2.0), 0.3, features=20, seed=2),
     "network": lambda: rt.StreamingRidge(network(), 0.3),
     "tangent": lambda: rt.TangentLearner(network(), 0.3, 12, combinations=2, seed=3),
     "feature extractor": lambda: rt.TangentLearner(network(7), 0.3, 12),
@@ -89,7 +89,7 @@ def test_it_goes_on_from_what_was_learned():
 def test_axes_types_and_sizes_of_samples():
     X, Y, queries = made(c=1)
     single = [array.astype(np.float32) for array in (X, Y, queries)]
-    learner = rt.StreamingRidge(rt.RBF(2.0), 0.3, memory=20)
+    learner = rt.StreamingRidge(rt.RBF(2.0), 0.3, features=20)
     blocks = da.from_array(single[0], chunks=(25, 4))
     rd.learn(learner, blocks, single[1][:, 0])
     found = learner.predict(single[2])

@@ -20,7 +20,7 @@ import retarget as rt
 
 EXACT = {"correction": "exact", "gamma": 0.1}
 ENTROPY = {"correction": "iterative", "loss": "cross-entropy"}
-RANDOM = {"features": "rbf", "memory": 60}
+RANDOM = {"kernel": "rbf", "features": 60}
 RIDGE = rt.StreamingRidgeClassifier(**RANDOM)
 
 

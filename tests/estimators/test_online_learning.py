@@ -159,7 +159,7 @@ def test_an_open_width_is_the_median_distance_and_a_rate_for_it_fits_single_samp
     distances = np.linalg.norm(X[:, None] - X[None], axis=2)[np.triu_indices(len(X), 1)]
     model = rt.OnlineKernelRegressor().fit(X, Y)
     assert model.width_ == pytest.approx(np.median(distances[distances > 0]), abs=1e-12)
-    assert model.width is None
+    assert model.width == "auto"
     assert model.kernel_.width == model.width_
     assert model.lr_ == pytest.approx(1.0)
     assert model.predict(X[-1:]) == pytest.approx(Y[-1:])
@@ -192,7 +192,7 @@ def test_an_automatic_rate_is_half_of_the_largest_stable_one(options, monkeypatc
     model = rt.OnlineKernelRegressor("linear", **options).fit(X, Y)
     assert model.lr_ == pytest.approx((1 - learner.momentum) / curvature, rel=1e-12)
     assert model.learner_ == rt.SGD(lr=model.lr_, **options)
-    assert model.lr == "auto"
+    assert model.lr == "stable"
 
 
 def test_samples_of_zeros_are_no_error():

@@ -52,7 +52,7 @@ def test_it_is_scikit_learns_ridge(fit_intercept, weighted, flat):
     X, Y, queries, weights = made()
     given = X, Y[:, 0] if flat else Y, weights if weighted else None
     peer = Ridge(alpha=1.7, fit_intercept=fit_intercept).fit(*given)
-    model = Regressor(1.7, fit_intercept=fit_intercept).fit(*given)
+    model = Regressor(gamma=1.7, fit_intercept=fit_intercept).fit(*given)
     assert_same(model.predict(queries), peer.predict(queries))
     assert_same(model.coef_, peer.coef_)
     assert_same(model.intercept_, peer.intercept_)
@@ -62,8 +62,8 @@ def test_it_is_scikit_learns_ridge(fit_intercept, weighted, flat):
 @given(data=st.data(), weighted=st.booleans(), gamma=st.sampled_from(["auto", 0.3]))
 def test_partial_fit_is_fit_in_any_order(data, weighted, gamma):
     X, Y, queries, weights = made(n=20, seed=data.draw(st.integers(0, 9)))
-    features = data.draw(st.sampled_from(["linear", "rbf", squares]))
-    model = Regressor(gamma, features=features, memory=10)
+    kernel = data.draw(st.sampled_from(["linear", "rbf", squares]))
+    model = Regressor(kernel, gamma, features=10)
     for rows in data.draw(portions(20)):
         model.partial_fit(X[rows], Y[rows], weights[rows] if weighted else None)
     whole = clone(model).fit(X, Y, weights if weighted else None)
@@ -75,7 +75,7 @@ def test_a_weight_of_two_is_the_sample_twice_and_none_is_none():
     X, Y, queries, _ = made()
     weights = np.random.default_rng(0).integers(0, 4, size=50)
     assert (weights == 0).any()
-    for model in (Regressor(), Regressor(0.5), Regressor(features="rbf", memory=30)):
+    for model in (Regressor(), Regressor(gamma=0.5), Regressor(kernel="rbf", features=30)):
         found = clone(model).fit(X, Y, weights)
         twice = clone(model).fit(np.repeat(X, weights, axis=0), np.repeat(Y, weights, axis=0))
         assert found.gamma_ == pytest.approx(twice.gamma_)
@@ -84,12 +84,14 @@ def test_a_weight_of_two_is_the_sample_twice_and_none_is_none():
 
 def test_random_features_have_scikit_learns_width_and_the_given_seed():
     X, Y, queries, _ = made()
-    model = Regressor(0.5, features="rbf", memory=1000, fit_intercept=False).fit(X[:5], Y[:5])
+    model = Regressor("rbf", 0.5, features=1000, fit_intercept=False).fit(X[:5], Y[:5])
     peer = KernelRidge(alpha=0.5, kernel="rbf").fit(X[:5], Y[:5])
     assert np.abs(model.predict(queries) - peer.predict(queries)).max() < 0.4
-    assert model.learner_._map.kernel.width == 2.0
-    model = Regressor(0.5, features="rbf", width=3.0, memory=20)
-    assert model.fit(X, Y).learner_._map.kernel.width == 3.0
+    known = rt.StreamingRidge(rt.RBF(2.0), 0.5, 1000).learn(X[:5], Y[:5])  # of four columns
+    assert_same(model.predict(queries), known.predict(queries), 1e-12)
+    model = Regressor("rbf", 0.5, width=3.0, features=20)
+    known = rt.StreamingRidge(rt.RBF(3.0), 0.5, 20, intercept=True).learn(X, Y)
+    assert_same(model.fit(X, Y).predict(queries), known.predict(queries), 1e-12)
     for seed, same in ((3, True), (None, False)):  # None is another one in every fit
         states = (seed if seed is None else np.random.RandomState(seed) for _ in range(2))
         one, two = (
@@ -99,14 +101,14 @@ def test_random_features_have_scikit_learns_width_and_the_given_seed():
 
 
 @pytest.mark.parametrize(
-    "features",
+    "kernel",
     [squares, rt.Features(squares), rt.RBF(1.5), nn.Linear(4, 6).double(), rt.Linear()],
     ids=["function", "Features", "RBF", "module", "Linear"],
 )
-def test_features_are_those_of_streaming_ridge(features):
+def test_features_are_those_of_streaming_ridge(kernel):
     X, Y, queries, _ = made()
-    model = Regressor(0.3, features=features, memory=20, random_state=4).fit(X, Y)
-    peer = rt.StreamingRidge(features, 0.3, memory=20, intercept=True, seed=4).learn(X, Y)
+    model = Regressor(kernel, 0.3, features=20, random_state=4).fit(X, Y)
+    peer = rt.StreamingRidge(kernel, 0.3, 20, intercept=True, seed=4).learn(X, Y)
     assert_same(model.predict(queries), peer.predict(queries), 0)
     for twin in (pickle.loads(pickle.dumps(model)), clone(model).fit(X, Y)):
         assert_same(twin.predict(queries), model.predict(queries), 0)
@@ -116,16 +118,16 @@ def test_features_are_those_of_streaming_ridge(features):
 
 def test_fit_begins_anew_parameters_wait_for_it_and_learners_can_be_merged():
     X, Y, queries, _ = made()
-    whole = Regressor(0.3).fit(X, Y).predict(queries)
-    model = Regressor(0.3).fit(X, Y).fit(X[:30], Y[:30])
-    model.learner_.merge(Regressor(0.3).fit(X[30:40], Y[30:40]).learner_)
-    model.set_params(gamma=50.0, features="rbf").partial_fit(X[40:], Y[40:])
+    whole = Regressor(gamma=0.3).fit(X, Y).predict(queries)
+    model = Regressor(gamma=0.3).fit(X, Y).fit(X[:30], Y[:30])
+    model.learner_.merge(Regressor(gamma=0.3).fit(X[30:40], Y[30:40]).learner_)
+    model.set_params(gamma=50.0, kernel="rbf").partial_fit(X[40:], Y[40:])
     assert_same(model.predict(queries), whole)
     assert model.fit(X, Y).gamma_ == 50.0
-    single = Regressor(0.3).fit(X.astype(np.float32), Y.astype(np.float32))
+    single = Regressor(gamma=0.3).fit(X.astype(np.float32), Y.astype(np.float32))
     assert single.predict(queries.astype(np.float32)).dtype == np.float32
     assert_same(single.predict(queries), whole, 1e-4)
-    assert Regressor(0.3).fit(X, np.arange(50)).predict(queries).dtype == np.float64
+    assert Regressor(gamma=0.3).fit(X, np.arange(50)).predict(queries).dtype == np.float64
 
 
 @pytest.mark.parametrize("names", [("red", "green", "blue"), ("no", "yes"), (7, 3, 5, 1)])
@@ -133,7 +135,10 @@ def test_fit_begins_anew_parameters_wait_for_it_and_learners_can_be_merged():
 def test_it_is_scikit_learns_classifier(names, weighted):
     X, y, queries, weights = labeled(names)
     given = weights if weighted else None
-    model, peer = Classifier(1.7).fit(X, y, given), RidgeClassifier(alpha=1.7).fit(X, y, given)
+    model, peer = (
+        Classifier(gamma=1.7).fit(X, y, given),
+        RidgeClassifier(alpha=1.7).fit(X, y, given),
+    )
     np.testing.assert_array_equal(model.predict(queries), peer.predict(queries))
     np.testing.assert_array_equal(model.classes_, peer.classes_)
     decision = model.decision_function(queries)
@@ -148,7 +153,7 @@ def test_it_is_scikit_learns_classifier(names, weighted):
 def test_classes_may_come_in_any_call(data, weighted, gamma):
     names = data.draw(st.sampled_from([("red", "green", "blue"), ("b", "a"), (4, 2, 9, 7)]))
     X, y, queries, weights = labeled(names, n=16, seed=data.draw(st.integers(0, 9)))
-    model = Classifier(gamma, fit_intercept=data.draw(st.booleans()))
+    model = Classifier(gamma=gamma, fit_intercept=data.draw(st.booleans()))
     announced = data.draw(st.sampled_from([None, list(names), list(names)[1:]]))
     for i, rows in enumerate(data.draw(portions(16))):
         classes = announced if i == 0 else None
@@ -165,7 +170,7 @@ def test_classes_may_come_in_any_call(data, weighted, gamma):
 
 def test_one_class_two_classes_three_classes():
     X, y, queries, _ = labeled(("b", "a", "c"))
-    model = Classifier(0.5)
+    model = Classifier(gamma=0.5)
     for name, shape in (("b", (40, 1)), ("c", (40,)), ("a", (40, 3))):
         model.partial_fit(X[y == name], y[y == name])
         assert model.decision_function(queries).shape == shape
@@ -182,7 +187,7 @@ def test_what_fails_leaves_the_classifier_as_it_was():
             raise RuntimeError("the features failed")
         return X
 
-    model = Classifier(0.5, features=features).fit(X[y != "c"], y[y != "c"])
+    model = Classifier(features, 0.5).fit(X[y != "c"], y[y != "c"])
     before = model.decision_function(queries)
     for labels, classes, match in (
         ([1, 2], None, "labels have type int64 .* to be text"),
@@ -199,13 +204,13 @@ def test_what_fails_leaves_the_classifier_as_it_was():
     np.testing.assert_array_equal(model.decision_function(queries), before)
     assert (model.classes_.tolist(), model.n_features_in_) == (["a", "b"], 3)
     model.partial_fit(X[y == "c"], y[y == "c"])
-    whole = Classifier(0.5).fit(X, y)
+    whole = Classifier(gamma=0.5).fit(X, y)
     assert_same(model.decision_function(queries), whole.decision_function(queries), 1e-9)
 
 
 def test_weights_that_are_refused():
     X, Y, queries, _ = made()
-    model = Regressor(0.5)
+    model = Regressor(gamma=0.5)
     for weights, match in ((np.zeros(50), "zero for all samples"), (-np.ones(50), "[Nn]egative")):
         with pytest.raises(ValueError, match=match):
             model.fit(X, Y, weights)
@@ -222,11 +227,11 @@ def test_weights_that_are_refused():
     [
         ({"gamma": -1.0}, InvalidInputError, "gamma is -1.0"),
         ({"gamma": "best"}, InvalidTypeError, "gamma is 'best'"),
-        ({"features": "poly"}, InvalidInputError, "features is 'poly'; expected 'linear', 'rbf'"),
-        ({"features": 3}, InvalidTypeError, "features is 3"),
-        ({"features": "rbf", "width": -1.0}, InvalidInputError, "width is -1.0"),
-        ({"features": "rbf", "width": "wide"}, InvalidTypeError, "width is 'wide'"),
-        ({"features": "rbf", "memory": 0}, InvalidInputError, "memory is 0"),
+        ({"kernel": "poly"}, InvalidTypeError, "kernel is 'poly'; expected .* 'linear' or 'rbf'"),
+        ({"kernel": 3}, InvalidTypeError, "kernel is 3"),
+        ({"kernel": "rbf", "width": -1.0}, InvalidInputError, "width is -1.0"),
+        ({"kernel": "rbf", "width": "wide"}, InvalidTypeError, "width is 'wide'"),
+        ({"kernel": "rbf", "features": 0}, InvalidInputError, "features is 0"),
         ({"random_state": "x"}, ValueError, "cannot be used to seed"),
     ],
     ids=str,

@@ -54,7 +54,7 @@ def closed_loop():
 
 
 def ridge(kernel):
-    return rt.StreamingRidge(kernel, memory=10, intercept=True).learn(*stream())
+    return rt.StreamingRidge(kernel, features=10, intercept=True).learn(*stream())
 
 
 def features(X):
@@ -72,7 +72,7 @@ def learn(thing, X, Y):
 
 CORRECT, NETWORK = rt.TargetCorrector.correct, partial(mlp, 1, 3, 2)
 ENTROPY = {"loss": "cross-entropy"}
-RECENT = {"memory": 6, "ridge": 0.1, "aim": "discount:0.8"}
+RECENT = {"features": 6, "ridge": 0.1, "aim": "discount:0.8"}
 # What makes it, how it goes on, and what makes that which its `load` needs besides the path.
 OBJECTS = {
     "TargetCorrector": (corrector, CORRECT),

@@ -113,7 +113,7 @@ OBJECTS = {
         X, Y
     ),
     "TargetCorrector, bounded": lambda m: rt.TargetCorrector(
-        rt.EmpiricalNTK(m), LEARNER, 1.0, 4, memory=16
+        rt.EmpiricalNTK(m), LEARNER, 1.0, 4, features=16
     ).correct(X, Y),
     "ShiftTracker": lambda m: rt.ShiftTracker(rt.EmpiricalNTK(m), LEARNER, 1.0).update(X, Y),
     "CorrectionTracker": lambda m: rt.CorrectionTracker(rt.EmpiricalNTK(m), LEARNER, 1.0).update(

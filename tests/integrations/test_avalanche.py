@@ -392,7 +392,7 @@ def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):
 
 def tangent(model, *plugins, **options):
     options = {
-        "make_learner": partial(rt.TangentLearner, memory=64),
+        "make_learner": partial(rt.TangentLearner, features=64),
         "train_mb_size": 4,
         "eval_mb_size": 7,
         "evaluator": evaluator(),
@@ -449,7 +449,7 @@ def test_tangent_is_a_first_session_and_a_learner_of_everything(classes, first_e
         mine.zero_grad()
         SquaredError()(twin(x), y).backward()
         mine.step()
-    by_hand = rt.TangentLearner(twin, memory=64)
+    by_hand = rt.TangentLearner(twin, features=64)
     test, labels = TEST
     for number, (experience, (X, Y)) in enumerate(zip(classes.train_stream, STREAMS, strict=True)):
         before = by_hand.predict(X) if number else twin(X)
@@ -477,7 +477,7 @@ def test_tangent_learns_real_targets_in_any_order(regression):
         for experience in experiences:
             strategy.train(experience)
         found.append(strategy.eval(regression.test_stream)["MSE_Stream/eval_phase/test_stream"])
-    by_hand = rt.TangentLearner(network(2), memory=64).learn(*joined(REAL_STREAMS[:3]))
+    by_hand = rt.TangentLearner(network(2), features=64).learn(*joined(REAL_STREAMS[:3]))
     X, Y = joined(REAL_STREAMS[3:])
     error = (by_hand.predict(X) - Y).square().mean().item()
     assert found == pytest.approx([error, error], rel=1e-8)
@@ -490,7 +490,7 @@ def test_tangent_on_a_feature_extractor_starts_from_zero(classes):
     # half of the squared norm of a one-hot row
     assert found["Loss_Epoch/train_phase/train_stream/Task000"] == pytest.approx(0.5)
     strategy.train(classes.train_stream[1])
-    by_hand = rt.TangentLearner(network(7), memory=64).learn(*joined(STREAMS))
+    by_hand = rt.TangentLearner(network(7), features=64).learn(*joined(STREAMS))
     assert (strategy.learner.predict(TEST[0]) - by_hand.predict(TEST[0])).abs().max() < 1e-9
 
 

@@ -73,7 +73,7 @@ def corrected(model=None, block_size=6, memory=None, gamma=0.7, **options):
     if model is None:
         model = Linear(optim.SGD(0.02), intercept_lr=0.03)
     make = functools.partial(
-        rt.TargetCorrector, gamma=gamma, block_size=block_size, memory=memory, **options
+        rt.TargetCorrector, gamma=gamma, block_size=block_size, features=memory, **options
     )
     return TargetCorrection(model, make, max_features=8)
 

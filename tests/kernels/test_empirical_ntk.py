@@ -198,7 +198,7 @@ def mlp():
 def test_agrees_with_the_definition_and_each_layer_takes_its_form(name):
     module, X = make(name, n=9)
     A, B, G = X[:5], X[5:], gradients(module, X)
-    for outputs, mode in (*((each, "auto") for each in OUTPUTS), ("full", "jacobian")):
+    for outputs, mode in (*((each, "structured") for each in OUTPUTS), ("full", "jacobian")):
         kernel = rt.EmpiricalNTK(module, outputs, mode=mode)
         expected = products(G, G, outputs)
         a = 5 * len(expected) // 9
@@ -209,8 +209,8 @@ def test_agrees_with_the_definition_and_each_layer_takes_its_form(name):
         close(kernel(A, B), expected[:a, a:])
         close(kernel(B, A), expected[a:, :a])
         if outputs != "full" and name in ("mlp", "convolutions", "block"):
-            for way in ("auto", "jacobian"):
-                F = rt.EmpiricalNTK(module, outputs, mode=way, memory=30_000).features(A)
+            for way in ("structured", "jacobian"):
+                F = rt.EmpiricalNTK(module, outputs, mode=way, max_memory=30_000).features(A)
                 close(F @ F.T, expected[:a, :a])
     assert forms(rt.EmpiricalNTK(module), X) == MODULES[name][2]
     assert forms(rt.EmpiricalNTK(module, mode="jacobian"), X) == ["Jacobian"]
@@ -247,7 +247,7 @@ def test_ways_to_use_a_weight_that_show_on_some_samples_only(second):
 def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkeypatch):
     module, X = make("convolutions", n=12)
     kernel, passed = rt.EmpiricalNTK(module), []
-    factors, prepare = plan.Plan.factors, ntk.Assembly.__init__
+    factors, prepare = plan.EmpiricalPlan.factors, ntk.Assembly.__init__
 
     def counted(plan, x, into):
         passed.append(len(x))
@@ -257,7 +257,7 @@ def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkey
         prepare(assembly, *arguments)
         assembly.chunk, assembly.panel = 2, 5
 
-    monkeypatch.setattr(plan.Plan, "factors", counted)
+    monkeypatch.setattr(plan.EmpiricalPlan, "factors", counted)
     kernel(X)
     assert sum(passed) == 12
     kernel(X, X[:5])
@@ -301,7 +301,7 @@ def test_a_million_gradients_add_up_in_single_precision():
 def test_ranges_of_outputs_single_samples_none_and_weights_that_change():
     module, X = make("mlp")
     expected = (oracle_gram(module, X, X, 1) + oracle_gram(module, X, X, 2)) / 2
-    for mode in ("auto", "jacobian"):
+    for mode in ("structured", "jacobian"):
         kernel = rt.EmpiricalNTK(module, range(1, 3), mode=mode)  # the mean over these
         close(kernel(X), expected)
         features, outputs = kernel.features_and_outputs(X)
@@ -346,11 +346,16 @@ def problems(draw):
     return module.double(), X
 
 
+def test_an_amount_of_memory_is_a_number_of_bytes_or_text():
+    amounts = {"30kB": 30_000, "1.5 MiB": 3 << 19, 4000: 4000, "auto": "auto"}
+    assert {each: rt.EmpiricalNTK(mlp(), max_memory=each).max_memory for each in amounts} == amounts
+
+
 @fewer_examples
 @given(problems(), st.sampled_from(OUTPUTS[:3]), st.integers(1, 200_000))
 def test_positive_symmetric_and_made_of_blocks(problem, outputs, memory):
     module, X = problem
-    kernel = rt.EmpiricalNTK(module, outputs, memory=memory)
+    kernel = rt.EmpiricalNTK(module, outputs, max_memory=memory)
     K = kernel(X)
     assert torch.equal(K, K.T)
     assert torch.linalg.eigvalsh(K).min() >= -1e-12 * K.diagonal().max()
@@ -389,7 +394,7 @@ def test_a_sketch_is_the_same_for_all_calls():
     close(kernel(X[:4], X), (S @ S.T)[:4], 1e-12)
     close(kernel.diag(X), S.square().sum(1), 1e-12)
     torch.manual_seed(1)
-    small = rt.EmpiricalNTK(module, sketch=50, seed=3, memory=1)
+    small = rt.EmpiricalNTK(module, sketch=50, seed=3, max_memory=1)
     close(small.features(X[3:]), S[3:], 1e-12)
     assert not torch.allclose(rt.EmpiricalNTK(module, sketch=50, seed=4).features(X), S)
     module = nn.Linear(6, 2, bias=False).double()  # one as large as the features is exact
@@ -419,7 +424,7 @@ def test_split_terms_make_the_kernel_where_there_are_tensor_cores(monkeypatch):
     assert torch.equal(single(X), rt.EmpiricalNTK(module, "full", precision="split")(X))
     monkeypatch.setattr("retarget.kernels.empirical.ntk.tensor_cores", lambda device: True)
     monkeypatch.setattr(terms, "DEPTH", 7)
-    kernel = rt.EmpiricalNTK(module, "full", precision="split", memory=100_000)
+    kernel = rt.EmpiricalNTK(module, "full", precision="split", max_memory=100_000)
     assert forms(kernel, X.float()) == ["Split", "Split", "Readout"]
     close(kernel(X).double(), exact, 1e-5)
     close(kernel.diag(X).double(), exact.diagonal(), 1e-5)
@@ -464,7 +469,7 @@ def test_module_samples_and_settings_are_left_as_they_were(name):
     X.requires_grad_()
     torch.set_float32_matmul_precision("high")
     try:
-        for mode in ("auto", "jacobian"):
+        for mode in ("structured", "jacobian"):
             kernel = rt.EmpiricalNTK(module, mode=mode)
             K = kernel(X)
             close(K, expected)
@@ -510,10 +515,11 @@ REFUSED = [
     (mlp, {"outputs": range(-1, 2)}, "or a range of them"),
     (mlp, {"outputs": 3}, "has 3 outputs; expected 0 to 2"),
     (mlp, {"outputs": range(2, 4)}, "has 3 outputs; expected 0 to 2"),
-    (mlp, {"mode": "fast"}, "mode is 'fast'; expected 'auto'"),
+    (mlp, {"mode": "fast"}, "mode is 'fast'; expected 'struct"),
     (mlp, {"accumulate": torch.float16}, "accumulate is torch.float16; expected torch.float32"),
     (mlp, {"precision": "half"}, "precision is 'half'; expected"),
-    (mlp, {"memory": 0}, "memory is 0; expected a positive"),
+    (mlp, {"max_memory": 0}, "max_memory is 0; expected an amount such as 4GB"),
+    (mlp, {"max_memory": "lots"}, "max_memory is 'lots'; expected an amount"),
     (mlp, {"sketch": -2}, "sketch is -2; expected a positive"),
     (mlp, {"outputs": "full", "sketch": 9}, "'full', which cannot be sketched"),
     (mlp, {"params": ["2.wieght"]}, r"params has '2.wieght', .*did you mean '2.weight'\?"),

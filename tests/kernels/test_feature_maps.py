@@ -118,22 +118,29 @@ def test_feature_maps_go_to_other_processes(features):
 
 
 def returning(result):
-    return lambda: FeatureMap(lambda _: result, None, True, None)(X)
+    return lambda: FeatureMap(lambda _: (result, None), None, True, None)(X)
 
 
 INFINITE = InfiniteNTK(nn.Sequential(nn.Linear(4, 1)))
 
 
+def test_names_of_kernels():
+    assert_same(feature_map("linear")(X), X, 0)
+    named, known = feature_map("rbf", 9, 2), feature_map(rt.RBF(2.0), 9, 2)  # X has four columns
+    assert_same(named(X), known(X), 0)
+    assert (named.kernel, named.description["width"]) == (None, "auto")
+
+
 @pytest.mark.parametrize(("call", "error", "match"), [
-    (lambda: feature_map(3), InvalidTypeError, "features is 3; expected a function from samples"),
-    (lambda: feature_map("rbf"), InvalidTypeError, "features is 'rbf'"),
+    (lambda: feature_map(3), InvalidTypeError, "kernel is 3; expected a function from samples"),
+    (lambda: feature_map("cosine"), InvalidTypeError, "kernel is 'cosine'"),
     (lambda: feature_map(INFINITE)(X), InvalidTypeError, "expected a function"),
     (returning(torch.zeros(7)), InvalidInputError, r"returned shape \(7,\) for 7 samples; expect"),
     (returning(torch.zeros(7, 2).long()), InvalidTypeError, "features has dtype int64"),
     (returning(torch.full((7, 2), torch.inf)), InvalidInputError, "result holds inf in row 0"),
-    (lambda: feature_map(rt.RBF(1.0), 2.5), InvalidTypeError, "memory is 2.5; expected a whole"),
-    (lambda: feature_map(rt.RBF(1.0), True), InvalidTypeError, "memory is True; expected a whole"),
-    (lambda: feature_map(rt.RBF(1.0), 0), InvalidInputError, "memory is 0; expected 1 or more"),
+    (lambda: feature_map(rt.RBF(1.0), 2.5), InvalidTypeError, "features is 2.5; expected a whole"),
+    (lambda: feature_map(rt.RBF(1.0), True), InvalidTypeError, "features is True; expected a"),
+    (lambda: feature_map(rt.RBF(1.0), 0), InvalidInputError, "features is 0; expected 1 or more"),
 ])  # fmt: skip
 def test_refused(call, error, match):
     with pytest.raises(error, match=match):

@@ -180,7 +180,7 @@ def test_features_of_a_kernel_keep_the_preconditioner_of_then():
     module, X = network()
     optimizer = stepped(OPTIMIZERS["Adam"], module, X)
     kernel = rt.EmpiricalNTK(module, preconditioner=optimizer)
-    ridge = rt.StreamingRidge(kernel, 1.0, memory=32).learn(X["x"], torch.ones(5).double())
+    ridge = rt.StreamingRidge(kernel, 1.0, features=32).learn(X["x"], torch.ones(5).double())
     before = ridge.predict(X["x"])
     stepped(lambda _: optimizer, module, X)
     assert torch.equal(ridge.predict(X["x"]), before)

@@ -138,7 +138,7 @@ def test_what_vmap_cannot_follow_goes_sample_by_sample():
     assert "Jacobian" in forms(rt.EmpiricalNTK(module), X)
     J = jacobian(module, X)
     for outputs in ("mean", "full"):
-        for mode in ("auto", "jacobian"):
+        for mode in ("structured", "jacobian"):
             close(rt.EmpiricalNTK(module, outputs, mode=mode)(X), products(J, J, outputs))
 
 
@@ -327,7 +327,7 @@ def test_positions_that_come_alive_in_samples_that_were_not_tried(weighted):
     weights = weights if weighted else None
     J = jacobian(module, X, names, weights)
     for outputs, c in (("mean", 1), ("full", 3)):
-        kernel = rt.EmpiricalNTK(module, outputs, "layer", preconditioner=weights)
+        kernel = rt.EmpiricalNTK(module, outputs, params="layer", preconditioner=weights)
         assert packed(kernel, X, "down") == 1
         expected = products(J, J, outputs)
         close(kernel(X), expected)
@@ -353,7 +353,7 @@ def test_in_chunks_and_panels_of_every_size():
     module, X = make("last token")
     held, expected = rt.EmpiricalNTK(module)._plan(X, 1.0).held, jacobian_gram(module, X, X)
     for samples in (0, 3, 20):
-        close(rt.EmpiricalNTK(module, memory=1 + samples * held)(X), expected)
+        close(rt.EmpiricalNTK(module, max_memory=1 + samples * held)(X), expected)
 
 
 MIXES = {

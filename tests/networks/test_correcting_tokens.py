@@ -48,9 +48,9 @@ class Vectors(nn.Module):
 def test_a_tangent_learner_of_tokens():
     """Learned and predicted in the same way as below, by the closed loop."""
     module, X, Y = problem()
-    learner = rt.TangentLearner(module, gamma=0.3, memory=64, combinations=2)
+    learner = rt.TangentLearner(module, gamma=0.3, features=64, combinations=2)
     learner.learn(X, Y).forget(rows(X, 5, 9), Y[5:9])
-    plain = rt.TangentLearner(Vectors(module), gamma=0.3, memory=64, combinations=2)
+    plain = rt.TangentLearner(Vectors(module), gamma=0.3, features=64, combinations=2)
     plain.learn(Vectors.of(X)[[0, 1, 2, 3, 4, 9, 10, 11]], Y[[0, 1, 2, 3, 4, 9, 10, 11]])
     found = learner.predict(X)
     torch.testing.assert_close(found, plain.predict(Vectors.of(X)))

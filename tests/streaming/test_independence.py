@@ -52,19 +52,19 @@ def trackers():
             yield f"{make.__name__} {learner.momentum}", lambda m=make, s=learner: m(rt.RBF(2.0), s)
         yield f"{make.__name__} {CE}", lambda m=make: m(rt.RBF(2.0), PLAIN, loss=CE)
     for aim in ("all", "window:9", "discount:0.9"):
-        for memory in (None, 20):
-            options = {"aim": aim, "memory": memory}
-            yield f"{aim} {memory}", lambda o=options: corrector(rt.RBF(2.0), PLAIN, **o)
+        for features in (None, 20):
+            options = {"aim": aim, "features": features}
+            yield f"{aim} {features}", lambda o=options: corrector(rt.RBF(2.0), PLAIN, **o)
 
 
 def learners():
     yield "ridge", lambda: Learner(rt.StreamingRidge(rt.Linear(), 0.5))
     yield "intercept", lambda: Learner(rt.StreamingRidge(rt.Linear(), 0.5, intercept=True))
-    yield "tangent", lambda: Learner(rt.TangentLearner(network(), 0.5, memory=16))
+    yield "tangent", lambda: Learner(rt.TangentLearner(network(), 0.5, features=16))
 
 
 def estimators():
-    yield "regressor", lambda: Learner(rt.StreamingRidgeRegressor(0.5))
+    yield "regressor", lambda: Learner(rt.StreamingRidgeRegressor(gamma=0.5))
     for kind in ("none", "exact", "iterative"):
         options = {"width": 2.0, "lr": 0.1, "correction": kind}
         yield kind, lambda o=options: Learner(rt.OnlineKernelRegressor(**o))

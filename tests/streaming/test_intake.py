@@ -31,8 +31,11 @@ VARIANTS = {
     **{f"{name}, squared": (make, {}) for name, make in OBJECTS.items()},
     **{f"{name}, {CE}": (make, {"loss": CE}) for name, make in OBJECTS.items()},
     **{
-        f"{aim}, {parts}, {memory}": (corrector, {"memory": memory, "aim": aim, "parts": parts})
-        for aim, parts, memory in [
+        f"{aim}, {parts}, {features}": (
+            corrector,
+            {"features": features, "aim": aim, "parts": parts},
+        )
+        for aim, parts, features in [
             ("all", "online", None),
             ("all", "both", 20),
             ("all", "offline", 20),
@@ -61,7 +64,7 @@ def test_saved_and_loaded_it_goes_on_to_the_last_bit(name, before, tmp_path):
         other = type(one).load(tmp_path / "state")
         assert len(other) == before
         assert saved(other, tmp_path / "again") == state
-        fork = one.fork() if options.get("memory") else other  # such a fork shares nothing
+        fork = one.fork() if options.get("features") else other  # such a fork shares nothing
         expected = results(one, X[before:], Y[before:])
         np.testing.assert_array_equal(results(other, X[before:], Y[before:]), expected)
         if fork is not other:
@@ -109,7 +112,7 @@ class Kernel:
 FAILING = {
     "corrector": (corrector, {}),
     "corrector, online": (corrector, {"parts": "online", "first_block": "plain"}),
-    "corrector, bounded": (corrector, {"memory": 100}),
+    "corrector, bounded": (corrector, {"features": 100}),
     "shift": (shift, {}),
     "correction": (correction, {}),
 }
@@ -142,7 +145,7 @@ PLACES = [
 def test_a_failed_update_is_as_if_it_had_not_been_made(name, learner, panel, tmp_path):
     stream = make_stream(25, 2, seed=9)
     X, Y, path, (make, options) = stream.features, stream.Y, tmp_path / "state", FAILING[name]
-    used, failed = rt.Features(Kernel()) if "memory" in options else Kernel(), 0
+    used, failed = rt.Features(Kernel()) if "features" in options else Kernel(), 0
     with panels_of(panel):
         one, other = (make(used, learner, **options) for _ in range(2))
         for thing in (one, other):
@@ -163,7 +166,7 @@ def test_a_failed_update_is_as_if_it_had_not_been_made(name, learner, panel, tmp
         for thing in (one, other):
             feed(thing, X[7:], Y[7:])
         assert saved(one, path) == saved(other, tmp_path / "other")
-    assert failed >= (1 if "memory" in options else 2)
+    assert failed >= (1 if "features" in options else 2)
 
 
 def test_targets_that_overflow_leave_no_trace():

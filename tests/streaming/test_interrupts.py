@@ -99,11 +99,11 @@ CALLS = {
     "merge": (ridge, lambda each: each.merge(ridge())),
     "discount": (ridge, lambda each: each.discount(0.7)),
     "regressor": (
-        lambda: rt.StreamingRidgeRegressor(0.5).fit(X, Y),
+        lambda: rt.StreamingRidgeRegressor(gamma=0.5).fit(X, Y),
         lambda each: each.partial_fit(*MORE, sample_weight=np.full(70, 0.5)),
     ),
     "classifier": (
-        lambda: rt.StreamingRidgeClassifier(0.5).fit(X, LABELS),
+        lambda: rt.StreamingRidgeClassifier(gamma=0.5).fit(X, LABELS),
         lambda each: each.partial_fit(MORE[0], np.arange(70) % 5),
     ),
     "online": (

@@ -111,11 +111,11 @@ def test_no_ridge_where_features_depend_on_each_other():
 
 def test_random_features_of_a_gaussian_kernel(tmp_path):
     X, Y, queries, _ = made()
-    thing = rt.StreamingRidge(rt.RBF(1.5), 0.5, memory=12, seed=4).learn(X, Y)
+    thing = rt.StreamingRidge(rt.RBF(1.5), 0.5, features=12, seed=4).learn(X, Y)
     assert repr(thing) == "StreamingRidge(gamma=0.5, samples=40)"
     assert thing.nbytes == 8 * (12 + 2 + 12 * 12 + 12 * 2 + 2)
     assert (thing.empty().samples, thing.empty().nbytes) == (0, 0)
-    phi, asked = (RandomFourier(rt.RBF(1.5), 12, 4)(each).numpy() for each in (X, queries))
+    phi, asked = (RandomFourier(1.5, 12, 4)(each)[0].numpy() for each in (X, queries))
     thing.save(tmp_path / "state")
     loaded = rt.StreamingRidge.load(tmp_path / "state", rt.RBF(1.5))
     for each in (thing, thing.empty().learn(X, Y), loaded):
@@ -202,12 +202,12 @@ def test_merged_is_the_union(intercept):
 
 def test_what_cannot_be_merged(tmp_path):
     X, Y, _, _ = made()
-    thing, random = learner().learn(X, Y), rt.StreamingRidge(rt.RBF(1.0), memory=8).learn(X, Y)
+    thing, random = learner().learn(X, Y), rt.StreamingRidge(rt.RBF(1.0), features=8).learn(X, Y)
     before = saved(thing, tmp_path / "state")
-    sizes = "'feature count': {}, 'outputs': {}}}; expected"
+    sizes = "'features': {}, 'outputs': {}}}; expected"
     for one, other, match in (
         (thing, learner(intercept=True), "'intercept': True}; expected .*'intercept': False"),
-        (thing, random.empty(), "other has {'features': {'kind': 'RBF'"),
+        (thing, random.empty(), "other has {'kernel': {'kind': 'RBF'"),
         (thing, learner().learn(X[:, :3], Y), sizes.format(9, 2)),
         (thing, learner().learn(X, Y[:, 0]), sizes.format(12, 1)),
         (thing, rt.TangentLearner(nn.Linear(4, 2)), "is a TangentLearner; expected a StreamingR"),
@@ -543,7 +543,7 @@ DIFFERENT = {
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_learners_with_different_features_are_not_merged(name):
     X, Y, queries, _ = made()
-    one, other = (rt.StreamingRidge(each, 0.4, memory=4) for each in DIFFERENT[name])
+    one, other = (rt.StreamingRidge(each, 0.4, features=4) for each in DIFFERENT[name])
     one.learn(X[:20], Y[:20])
     other.learn(X[20:], Y[20:])
     before = one.predict(queries)
@@ -569,7 +569,7 @@ def test_learners_with_different_features_are_not_merged(name):
 def test_learners_with_the_same_features_are_merged(make):
     """Made twice, or copied to another process and back."""
     X, Y, _, _ = made()
-    one, other = (rt.StreamingRidge(make(), 0.4, memory=4) for _ in range(2))
+    one, other = (rt.StreamingRidge(make(), 0.4, features=4) for _ in range(2))
     other.learn(X[20:], Y[20:])
     assert one.learn(X[:20], Y[:20]).merge(other).samples == 40
     assert one.merge(copy.deepcopy(one)).samples == 80
@@ -588,7 +588,7 @@ def test_loaded_is_the_same_to_the_last_bit_and_goes_on(before, tmp_path):
         (rt.Linear(), True, "auto"),
         (rt.EmpiricalNTK(nn.Linear(4, 3)), False, 0.4),
     ):
-        thing = rt.StreamingRidge(features, gamma, memory=14, intercept=intercept, seed=3)
+        thing = rt.StreamingRidge(features, gamma, features=14, intercept=intercept, seed=3)
         thing.learn(X[:before], Y[:before], weights[:before]).save(tmp_path / "state")
         loaded = rt.StreamingRidge.load(tmp_path / "state", features)
         twins = [loaded, pickle.loads(pickle.dumps(thing)), copy.deepcopy(thing)]
@@ -603,8 +603,8 @@ def test_loaded_is_the_same_to_the_last_bit_and_goes_on(before, tmp_path):
 
 def test_files_of_others_are_refused(tmp_path):
     path = tmp_path / "state"
-    rt.StreamingRidge(rt.RBF(1.0), memory=8).save(path)
-    with pytest.raises(InvalidInputError, match="it was saved with the features .*'width': 1.0"):
+    rt.StreamingRidge(rt.RBF(1.0), features=8).save(path)
+    with pytest.raises(InvalidInputError, match="it was saved with the kernel .*'width': 1.0"):
         rt.StreamingRidge.load(path, rt.RBF(2.0))
     with pytest.raises(InvalidInputError, match="holds a StreamingRidge, not a TangentLearner"):
         rt.TangentLearner.load(path, nn.Linear(4, 2))

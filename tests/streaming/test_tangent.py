@@ -59,8 +59,8 @@ def literal(learner, network, X, Y, queries, gamma, names=None):
     start = [network(torch.from_numpy(each)).detach().numpy() for each in (X, queries)]
     signs = signs_of(learner, start[0].shape[1])
     J, *others = (gradients(network, each, signs, names).flatten(1) for each in (probe, X, queries))
-    S = torch.linalg.lstsq(J, learner._tangents(probe), driver="gelsd").solution
-    assert_same(J @ S, learner._tangents(probe), 1e-8)
+    S = torch.linalg.lstsq(J, learner._map(probe), driver="gelsd").solution
+    assert_same(J @ S, learner._map(probe), 1e-8)
     phi, phi_queries = ((each @ S).numpy() for each in others)
     if start[0].shape[1] != Y.shape[1]:
         start = [np.zeros((1, Y.shape[1]))] * 2
@@ -98,7 +98,7 @@ def test_features_are_the_tangent_kernel_on_average(combinations):
     grams = []
     for seed in range(80):
         learner = rt.TangentLearner(network, 1.0, 64, combinations=combinations, seed=seed)
-        phi = learner._tangents(X)
+        phi = learner._map(X)
         assert phi.shape == (6, 64)
         grams.append((phi @ phi.mT).numpy())
     spread = np.std(grams, axis=0) / np.sqrt(len(grams))
@@ -111,7 +111,7 @@ def test_the_sketch_is_that_of_the_kernel():
     X, _, _ = made()
     learner = rt.TangentLearner(network, 1.0, 16, seed=3)
     features = rt.EmpiricalNTK(network, sketch=16, seed=3).features(X)
-    assert_same(learner._tangents(X), features * float(signs_of(learner, 1)), 1e-14)
+    assert_same(learner._map(X), features * float(signs_of(learner, 1)), 1e-14)
 
 
 def test_a_linear_network_is_linear_regression():
@@ -136,7 +136,7 @@ def test_verbs_are_those_of_streaming_ridge():
     assert_same(learner.predict(queries), learner.empty().learn(X, Y, weights).predict(queries))
     learner.forget(X[12:], Y[12:], weights[12:])
     assert_same(learner.predict(queries), parts[0].predict(queries), 1e-8)
-    assert rt.TangentLearner(mlp(0), memory=24).learn(X, Y).gamma_ > 0
+    assert rt.TangentLearner(mlp(0), features=24).learn(X, Y).gamma_ > 0
     for network, seed in ((mlp(1), 0), (mlp(0), 1)):
         with pytest.raises(InvalidInputError, match="other has .*; expected"):
             learner.merge(rt.TangentLearner(network, 0.3, 24, seed=seed))
@@ -172,7 +172,7 @@ def test_some_parameters(params, frozen, names):
     [
         ({"params": "3"}, InvalidInputError, "params has '3', which matches no"),
         ({"params": lambda name: False}, InvalidInputError, "selects no"),
-        ({"memory": 0}, InvalidInputError, "memory is 0; expected 1 or more"),
+        ({"features": 0}, InvalidInputError, "features is 0; expected 1 or more"),
         ({"combinations": 1.5}, InvalidTypeError, "combinations is 1.5; exp"),
         ({"gamma": -1}, InvalidInputError, "gamma is -1"),
         ({"module": 3}, InvalidTypeError, "module is 3; expected a torch.nn"),
@@ -251,7 +251,7 @@ def test_another_process_with_other_threads_has_the_same_sketch(environment):
 
 def test_loaded_predicts_the_same_and_goes_on(tmp_path):
     (X, Y, queries), network = made(), Tied(0)
-    learner = rt.TangentLearner(network, memory=20, combinations=2, params="*.weight", seed=3)
+    learner = rt.TangentLearner(network, features=20, combinations=2, params="*.weight", seed=3)
     learner.learn(X[:20], Y[:20]).save(tmp_path / "state")
     other = Tied(9)  # of the same form: its weights come from the file
     loaded = rt.TangentLearner.load(tmp_path / "state", other)
@@ -288,7 +288,7 @@ def test_the_default_type_of_torch_changes_nothing():
     try:
         for dtype in (torch.float32, torch.float64):
             torch.set_default_dtype(dtype)
-            thing = rt.TangentLearner(module, 1e-3, memory=20, combinations=2).learn(X, Y)
+            thing = rt.TangentLearner(module, 1e-3, features=20, combinations=2).learn(X, Y)
             found.append(thing.predict(X))
     finally:
         torch.set_default_dtype(torch.float32)
@@ -305,7 +305,7 @@ def test_networks_that_differ_are_not_merged_and_a_bad_row_is_named():
     first, last = nn.Linear(3, 5), nn.Linear(5, 2)
     X, Y = torch.randn(12, 3).double(), torch.randn(12, 2).double()
     one, other = (
-        rt.TangentLearner(nn.Sequential(first, act, last).double(), 0.1, memory=8).learn(X, Y)
+        rt.TangentLearner(nn.Sequential(first, act, last).double(), 0.1, features=8).learn(X, Y)
         for act in (nn.Tanh(), nn.ReLU())
     )
     with pytest.raises(InvalidInputError, match="another feature function, or a network with"):
@@ -313,4 +313,4 @@ def test_networks_that_differ_are_not_merged_and_a_bad_row_is_named():
     assert one.merge(one.empty().learn(X, Y)).samples == 24
     X[7] = 1e200  # finite, but not what the network makes of it
     with pytest.raises(InvalidInputError, match="feature map's result holds .* in row 7;"):
-        rt.TangentLearner(Square(3, 2).double(), 0.1, memory=8).learn(X, Y)
+        rt.TangentLearner(Square(3, 2).double(), 0.1, features=8).learn(X, Y)

@@ -56,7 +56,7 @@ def test_fewer_features_than_samples_in_a_block_and_a_start():
     )
     kept, bounded = (
         in_portions(corrector, X, Y, [*range(0, 61, 7), 61], initial=np.sin(X[:, :2]))
-        for corrector in (rt.TargetCorrector(*given), rt.TargetCorrector(*given, memory=6))
+        for corrector in (rt.TargetCorrector(*given), rt.TargetCorrector(*given, features=6))
     )
     assert_same(bounded, kept, 1e-9)
 
@@ -64,10 +64,10 @@ def test_fewer_features_than_samples_in_a_block_and_a_start():
 def test_random_features_and_their_error():
     X, Y = made(n=48)
     errors = []
-    for memory in (40, 2000):
-        bounded = rt.TargetCorrector(rt.RBF(3.0), LEARNER, 0.6, 4, memory=memory, seed=3)
+    for size in (40, 2000):
+        bounded = rt.TargetCorrector(rt.RBF(3.0), LEARNER, 0.6, 4, features=size, seed=3)
         got = bounded.correct(X, Y)
-        features = RandomFourier(rt.RBF(3.0), memory, 3)(X).numpy()
+        features = RandomFourier(3.0, size, 3)(X)[0].numpy()
         expected = rt.iterative_targets(features @ features.T, Y, LEARNER, 0.6, 4)
         assert_same(got, expected, 1e-9)
         K, approximate = rt.RBF(3.0)(X[:32]), features[:32] @ features[:32].T
@@ -75,7 +75,7 @@ def test_random_features_and_their_error():
         expected_error = np.linalg.norm(approximate - K) / np.linalg.norm(K)
         assert errors[-1] == pytest.approx(expected_error, rel=1e-9)
     assert errors[1] < errors[0] / 3
-    alone = rt.TargetCorrector(rt.RBF(3.0), rt.SGD(0.1), 0.6, 1, memory=8)
+    alone = rt.TargetCorrector(rt.RBF(3.0), rt.SGD(0.1), 0.6, 1, features=8)
     alone.correct(X[:1], Y[:1])
     assert np.isnan(alone.feature_error)
 
@@ -86,7 +86,7 @@ def test_a_network_as_it_is_now(tmp_path):
     features = rt.EmpiricalNTK(network, sketch=50, seed=4).features(X)
     expected = rt.iterative_targets(features @ features.T, Y, LEARNER, 0.6, 4)
     K = gram(network, torch.tensor(X), torch.tensor(X)).numpy()
-    bounded = rt.TargetCorrector(kernel, LEARNER, 0.6, 4, memory=50, seed=4)
+    bounded = rt.TargetCorrector(kernel, LEARNER, 0.6, 4, features=50, seed=4)
     first = bounded.correct(X[:12], Y[:12])
     bounded.save(tmp_path / "state")
     loaded = rt.TargetCorrector.load(tmp_path / "state", kernel=kernel)
@@ -105,7 +105,7 @@ def test_a_network_as_it_is_now(tmp_path):
 
 def test_nothing_grows_with_the_stream():
     X, Y = made(n=1000)
-    bounded = rt.TargetCorrector(rt.RBF(2.0), LEARNER, 1.0, 4, ridge=0.1, memory=16)
+    bounded = rt.TargetCorrector(rt.RBF(2.0), LEARNER, 1.0, 4, ridge=0.1, features=16)
     # an open block of two samples every other time; and all at once: neither does that stay
     portions = [*(slice(start, start + 50) for start in range(0, 1000, 50)), slice(0, 1000)]
     sizes = []
@@ -119,7 +119,7 @@ def test_nothing_grows_with_the_stream():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_single_precision_is_computed_in_double(dtype):
     X, Y = (torch.tensor(part, dtype=dtype) for part in made())
-    got = rt.TargetCorrector(rt.Linear(), LEARNER, 0.6, 4, memory=5).correct(X, Y)
+    got = rt.TargetCorrector(rt.Linear(), LEARNER, 0.6, 4, features=5).correct(X, Y)
     wide = rt.TargetCorrector(rt.Linear(), LEARNER, 0.6, 4).correct(X.double(), Y.double())
     assert got.dtype == dtype
     assert_same(got, wide.to(dtype), 0)
@@ -129,21 +129,21 @@ def test_a_rate_that_is_too_large_is_told_with_one_that_is_not():
     X, Y = made(n=1500)
     learner = rt.SGD(20.0, batch_size=2, reduction="mean")
     told = {}
-    for memory in (None, 5):
+    for features in (None, 5):
         corrector = rt.TargetCorrector(
-            rt.Linear(), learner, 0.6, 2, parts="offline", ridge=0.1, memory=memory
+            rt.Linear(), learner, 0.6, 2, parts="offline", ridge=0.1, features=features
         )
         with pytest.warns(rt.errors.DivergenceWarning) as caught:
             corrector.correct(X[:40], Y[:40])
         with pytest.raises(rt.errors.DivergedError) as error:
             corrector.correct(X[40:], Y[40:])
-        told[memory] = str(caught[0].message).split("below")[1], error.value.step
+        told[features] = str(caught[0].message).split("below")[1], error.value.step
     assert told[5] == told[None]
 
 
 def test_precision_that_is_lost_is_said():
     X, Y = made()
-    one = rt.TargetCorrector(rt.Linear(), rt.SGD(0.01), 1e-15, 1, memory=5)
+    one = rt.TargetCorrector(rt.Linear(), rt.SGD(0.01), 1e-15, 1, features=5)
     one.correct(10 * X[:1], Y[:1])
     with pytest.warns(PrecisionWarning, match="normal equations of the features"):
         one.correct(X[1:2], Y[1:2])
@@ -155,7 +155,9 @@ def test_precision_that_is_lost_is_said():
 
 def test_without_the_offline_half_no_ridge_is_needed():
     X, Y = made(d=30)
-    got = rt.TargetCorrector(rt.Linear(), LEARNER, 0.0, 4, parts="online", memory=30).correct(X, Y)
+    got = rt.TargetCorrector(rt.Linear(), LEARNER, 0.0, 4, parts="online", features=30).correct(
+        X, Y
+    )
     assert_same(got, rt.iterative_targets(X @ X.T, Y, LEARNER, 0.0, 4, parts="online"), 1e-9)
 
 
@@ -195,20 +197,20 @@ def literal_targets(stream, Y, text, learner, gamma, block, ridge, first_block):
     text=st.sampled_from(["window:1", "window:7", "window:1000", "discount:0.5", "discount:0.97"]),
     blocks=st.integers(1, 5),
     ridge=st.sampled_from([0.0, 0.3]),
-    memory=st.sampled_from([None, 200]),
+    features=st.sampled_from([None, 200]),
     first_block=st.sampled_from(["corrected", "plain"]),
     panel=panel_sizes,
     cut=st.integers(0, 33),
     start=st.sampled_from([0.0, 0.7]),
 )
 def test_targets_are_those_of_the_weighted_offline_learner(
-    stream, learner, gamma, text, blocks, ridge, memory, first_block, panel, cut, start
+    stream, learner, gamma, text, blocks, ridge, features, first_block, panel, cut, start
 ):
     """From any start, which is added to targets and predictions."""
     block, n, Y = blocks * learner.batch_size, len(stream), stream.Y
     initial = start * np.cos(Y)
     expected = literal_targets(stream, Y - initial, text, learner, gamma, block, ridge, first_block)
-    options = {"first_block": first_block, "memory": memory, "aim": text}
+    options = {"first_block": first_block, "features": features, "aim": text}
     with panels_of(panel):
         corrector = rt.TargetCorrector(rt.Linear(), learner, gamma, block, ridge, **options)
         cuts, more = sorted({0, min(cut, n), n}), {"initial": initial} if start else {}
@@ -260,7 +262,7 @@ def estimator_of(**options):
 
 
 def with_other_features():
-    one = corrector_of(rt.Features(lambda x: x[:, : 3 + (len(x) > 8)]), memory=9)
+    one = corrector_of(rt.Features(lambda x: x[:, : 3 + (len(x) > 8)]), features=9)
     one.correct(*made(n=8))
     one.correct(*made(n=12))
 
@@ -274,14 +276,17 @@ def without_factor():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: corrector_of(gamma=0.0, memory=9), "gamma is 0 with memory"),
-        (lambda: corrector_of(lambda a, b: a @ b.T, memory=9), r"rt\.Features of your"),
-        (lambda: corrector_of(memory=0), "memory is 0; expected 1 or more"),
-        (lambda: corrector_of(memory="much"), "memory is 'much'; expected a whole number"),
-        (lambda: corrector_of(rt.RBF(1.0), memory=10**7), "use a smaller memory"),
-        (lambda: corrector_of(memory=4).correct(*made()), r"has 5 features, but memory is 4"),
-        (lambda: corrector_of(memory=9).samples, "not kept with memory=9"),
-        (lambda: corrector_of(memory=9, loss=CE), "memory=.* with loss='cross-entropy'"),
+        (lambda: corrector_of(gamma=0.0, features=9), "gamma is 0 with features"),
+        (lambda: corrector_of(lambda a, b: a @ b.T, features=9), r"rt\.Features of your"),
+        (lambda: corrector_of(features=0), "features is 0; expected 1 or more"),
+        (lambda: corrector_of(features="much"), "features is 'much'; expected a whole number"),
+        (lambda: corrector_of(rt.RBF(1.0), features=10**7), "use fewer features"),
+        (
+            lambda: corrector_of(features=4).correct(*made()),
+            r"has 5 features, more than features=4; use features=5",
+        ),
+        (lambda: corrector_of(features=9).samples, "not kept with features=9"),
+        (lambda: corrector_of(features=9, loss=CE), "features=.* with loss='cross-entropy'"),
         (with_other_features, "features of X is 4; expected 3"),
         (lambda: corrector_of(loss=CE, aim="window:5"), "'window:5' with loss="),
         (lambda: corrector_of(aim=500), "aim is 500; expected a string"),

@@ -129,10 +129,10 @@ def test_the_caller_trains_the_module_while_kernels_are_computed(make):
 
 def learners():
     return {
-        "ridge": rt.StreamingRidge(rt.RBF(2.0), 0.3, memory=24, intercept=True),
+        "ridge": rt.StreamingRidge(rt.RBF(2.0), 0.3, features=24, intercept=True),
         "network": rt.StreamingRidge(network(), 0.3),
-        "tangent": rt.TangentLearner(network(), 0.3, memory=32),
-        "regressor": rt.StreamingRidgeRegressor(0.3, features="rbf", memory=24),
+        "tangent": rt.TangentLearner(network(), 0.3, features=32),
+        "regressor": rt.StreamingRidgeRegressor("rbf", 0.3, features=24),
     }
 
 
@@ -192,7 +192,10 @@ def test_every_prediction_is_that_of_a_complete_state(name):
 def test_a_classifier_meets_new_classes_while_others_predict():
     X, _ = made(90)
     labels = np.repeat(np.arange(30), 3)
-    model, done = rt.StreamingRidgeClassifier(0.1).partial_fit(X[:9], labels[:9]), threading.Event()
+    model, done = (
+        rt.StreamingRidgeClassifier(gamma=0.1).partial_fit(X[:9], labels[:9]),
+        threading.Event(),
+    )
 
     def teach():
         try:
@@ -208,7 +211,7 @@ def test_a_classifier_meets_new_classes_while_others_predict():
             assert model.coef_.shape[1] == model.n_features_in_
 
     together(teach, predict, predict)
-    assert_same(model.coef_, rt.StreamingRidgeClassifier(0.1).fit(X, labels).coef_, 1e-9)
+    assert_same(model.coef_, rt.StreamingRidgeClassifier(gamma=0.1).fit(X, labels).coef_, 1e-9)
 
 
 @pytest.mark.parametrize("make", [shift, correction, corrector])

@@ -79,8 +79,8 @@ def test_corrector_equals_iterative_targets(
     tolerance = 1e-9 if bounded or loss == CE else 1e-10
     returned = []
     with panels_of(panel):
-        memory = stream.features.shape[1] if bounded else None
-        corrector = rt.TargetCorrector(rt.Linear(), learner, gamma, block, memory=memory, **options)
+        kept = stream.features.shape[1] if bounded else None
+        corrector = rt.TargetCorrector(rt.Linear(), learner, gamma, block, features=kept, **options)
         for rows in cuts:
             X, Y = stream.features[rows], stream.Y[rows]
             returned.append(corrector.correct(X, Y, initial=part(start, rows)))

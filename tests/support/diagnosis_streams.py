@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 import torch
 
-from retarget.diagnosis.measure.approximation import OwnFeatures
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream import Stream
 from retarget.kernels import Linear
+from retarget.kernels.feature_maps import feature_map
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 
 
@@ -56,7 +56,7 @@ def both_kernels(stream):
     """The kernel of explicit features, dense and through the features."""
     X = stream.X if isinstance(stream, Stream) else stream.features
     X, Y = torch.from_numpy(X), torch.from_numpy(stream.Y)
-    return DenseKernel(Linear(), X, Y), FeatureKernel(OwnFeatures(Linear(), X), X, Y)
+    return DenseKernel(Linear(), X, Y), FeatureKernel(feature_map(Linear()), X, Y)
 
 
 def by_hand(value):

@@ -223,7 +223,7 @@ def test_samples_of_very_different_sizes_cost_no_digits(name, gamma):
 def test_features_of_very_different_sizes_cost_no_digits():
     """Each sample has a feature of its own, three times: its kernel is a number, s^2."""
     X, Y, gamma, eta = np.tile(np.diag([1e7, 1.0, 1e-3]), (3, 1)), np.arange(1.0, 10), 1e-8, 1e-15
-    corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(eta), gamma, 1, memory=3)
+    corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(eta), gamma, 1, features=3)
     got = [corrector.correct(X[i : i + 1], Y[i : i + 1]) for i in range(9)]  # no warning
     square, count = np.array([1e14, 1.0, 1e-6]), np.arange(1.0, 4)[:, None]
     aims = square * np.cumsum(Y.reshape(3, 3), axis=0) / (gamma + count * square)

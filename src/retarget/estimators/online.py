@@ -29,10 +29,8 @@ Tracker = ShiftTracker | CorrectionTracker | TargetCorrector
 
 # Kernel entries of queries in memory at a time: 128 MB in float64.
 QUERY_ENTRIES = 2**24
-# The smallest number of samples in a block if block_size is None.
+# The smallest number of samples in a block if block_size is "auto".
 BLOCK_SAMPLES = 64
-# Ridge of a block if ridge is None: enough for repeated samples.
-BLOCK_RIDGE = 0.01
 
 
 class OnlineKernelEstimator(StreamEstimator):
@@ -47,8 +45,8 @@ class OnlineKernelEstimator(StreamEstimator):
         self,
         kernel: Any = "rbf",
         *,
-        width: float | None = None,
-        lr: Any = "auto",
+        width: float | Literal["auto"] = "auto",
+        lr: Any = "stable",
         gamma: float = 1.0,
         batch_size: int = 1,
         momentum: float = 0.0,
@@ -56,8 +54,8 @@ class OnlineKernelEstimator(StreamEstimator):
         weight_decay: float = 0.0,
         reduction: str | None = None,
         correction: str = "none",
-        block_size: int | None = None,
-        ridge: float | None = None,
+        block_size: int | Literal["auto"] = "auto",
+        ridge: float = 0.01,
         loss: str = "squared",
         aim: str = "all",
     ) -> None:
@@ -143,8 +141,8 @@ class OnlineKernelEstimator(StreamEstimator):
         """Returns the kernel and the learner, with automatic parameters set from the samples."""
         check_loss(self.loss)
         automatic = isinstance(self.lr, str)
-        if automatic and self.lr != "auto":
-            raise InvalidInputError(f"lr is {self.lr!r}; expected 'auto', one rate or a schedule")
+        if automatic and self.lr != "stable":
+            raise InvalidInputError(f"lr is {self.lr!r}; expected 'stable', one rate or a schedule")
         learner = SGD(
             lr=1.0 if automatic else self.lr,
             batch_size=self.batch_size,
@@ -161,7 +159,7 @@ class OnlineKernelEstimator(StreamEstimator):
 
     def _make_kernel(self, X: np.ndarray) -> Kernel:
         if isinstance(self.kernel, str) and self.kernel == "rbf":
-            return RBF(_usual_width(X) if self.width is None else self.width)
+            return RBF(_usual_width(X) if self.width == "auto" else self.width)
         if isinstance(self.kernel, str) and self.kernel == "linear":
             return Linear()
         kernel = as_kernel(self.kernel)
@@ -188,10 +186,9 @@ class OnlineKernelEstimator(StreamEstimator):
         if correction == "exact":
             return CorrectionTracker(kernel, learner, gamma, loss=loss)
         size = self.block_size
-        if size is None:
+        if size == "auto":
             size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
-        ridge = BLOCK_RIDGE if self.ridge is None else self.ridge
-        return TargetCorrector(kernel, learner, gamma, size, ridge, loss=loss, aim=self.aim)
+        return TargetCorrector(kernel, learner, gamma, size, self.ridge, loss=loss, aim=self.aim)
 
     def _queried(self, X: Any) -> np.ndarray:
         """Returns the learned function's values at the caller's samples."""
@@ -227,7 +224,7 @@ def _usual_width(X: np.ndarray) -> float:
     width = median_distance(as_tensor("X", X))
     if width is None:
         raise InvalidInputError(
-            "width=None means the median distance between samples that differ, but with "
+            "width='auto' means the median distance between samples that differ, but with "
             f"n_samples = {len(X)} there is no such pair; give a width, or more samples at first"
         )
     return width
@@ -266,9 +263,9 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
     Args:
         kernel: `"rbf"`; `"linear"`; a retarget kernel; a function `k(A, B)`; or the name of another
             scikit-learn kernel.
-        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None uses the
-            median distance between samples that differ, among at most 1,000 evenly spaced ones.
-        lr: The learning rate; a schedule with one rate a step; or `"auto"` for half the largest
+        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"` uses
+            the median distance between samples that differ, among at most 1,000 evenly spaced ones.
+        lr: The learning rate; a schedule with one rate a step; or `"stable"` for half the largest
             rate at which the learner is stable on a stream in random order. For the "rbf" kernel
             with single samples and no momentum that is 1: each step fits its sample.
         gamma: Ridge of the offline learner that corrections aim at, and that `effective_targets`
@@ -283,9 +280,9 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             it ends as the offline learner; they need the whole stream beforehand. `"iterative"`
             learns targets that lead to the offline learner's predictions, block by block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
-            the batch size. None uses the smallest multiple that is 64 or more.
-        ridge: Stabilizes the iterative correction if samples of a block are very similar; None
-            uses 0.01, which is enough for repeated samples.
+            the batch size. `"auto"` uses the smallest multiple that is 64 or more.
+        ridge: Stabilizes the iterative correction if samples of a block are very similar; 0.01 is
+            enough for repeated samples.
         loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
             or several that sum to 1): the learned function is then their logits, and `predict`
             returns probabilities.

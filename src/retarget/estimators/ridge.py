@@ -1,6 +1,5 @@
 """Exact ridge regression and classification on streams, as scikit-learn estimators."""
 
-import math
 from abc import abstractmethod
 from typing import Any, Literal, Self
 
@@ -11,10 +10,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from retarget.errors import InvalidInputError
 from retarget.estimators.base import FLOATS, StreamClassifier, StreamEstimator
-from retarget.kernels import RBF, Linear
-from retarget.kernels.feature_maps import DEFAULT_MEMORY
+from retarget.kernels import RBF
+from retarget.kernels.feature_maps import DEFAULT_FEATURES
 from retarget.streaming.ridge import StreamingRidge
-from retarget.theory.moments import RidgeSolution
 
 
 class StreamingRidgeEstimator(StreamEstimator):
@@ -25,18 +23,18 @@ class StreamingRidgeEstimator(StreamEstimator):
 
     def __init__(
         self,
+        kernel: Any = "linear",
         gamma: float | Literal["auto"] = "auto",
         *,
-        features: Any = "linear",
         width: float | Literal["auto"] = "auto",
-        memory: int = DEFAULT_MEMORY,
+        features: int = DEFAULT_FEATURES,
         fit_intercept: bool = True,
         random_state: Any = 0,
     ) -> None:
+        self.kernel = kernel
         self.gamma = gamma
-        self.features = features
         self.width = width
-        self.memory = memory
+        self.features = features
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
@@ -54,24 +52,23 @@ class StreamingRidgeEstimator(StreamEstimator):
     @property
     def gamma_(self) -> float:
         """The ridge in use: as given, or chosen by cross-validation."""
-        return self._solution().gamma
+        check_is_fitted(self, self.FITTED)
+        return self.learner_.gamma_
 
     @property
     def coef_(self) -> np.ndarray:
         """Weights of the features, (c, m); (m,) for a regressor whose y had one axis."""
         now = self._now()
-        weights: np.ndarray = now._arranged(now._solution().weights.mT.cpu().numpy())
+        check_is_fitted(now, self.FITTED)
+        weights: np.ndarray = now._arranged(now.learner_.solution().weights.mT.cpu().numpy())
         return weights
 
     @property
     def intercept_(self) -> Any:
         """Constants (c,); one number if a regressor's y had one axis or there is no intercept."""
         now = self._now()
-        return now._arranged(now._solution().intercept.cpu().numpy())
-
-    def _solution(self) -> RidgeSolution:
-        check_is_fitted(self, self.FITTED)
-        return self.learner_._solved()
+        check_is_fitted(now, self.FITTED)
+        return now._arranged(now.learner_.solution().intercept.cpu().numpy())
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, self.FITTED)
@@ -106,30 +103,18 @@ class StreamingRidgeEstimator(StreamEstimator):
                 )
                 counts = weights > 0  # samples without weight are left out
                 X, Y, weights = X[counts], Y[counts], weights[counts]
-            held = learner.learn(X, Y, weights)._learned.moments
-            # In scikit-learn a sample of weight 2 is two samples, in cross-validation as well.
-            if held is not None:
-                held.squared_weight = held.weight
-            after.learner_ = learner
+            # in scikit-learn a sample of weight 2 is two samples, in cross-validation as well
+            after.learner_ = learner.learn(X, Y, weights, repeats=True)
         return self
 
     def _new_learner(self) -> StreamingRidge:
-        seed, features = self.random_state, self.features
+        seed, kernel, width = self.random_state, self.kernel, self.width
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        if isinstance(features, str):
-            if features not in ("linear", "rbf"):
-                raise InvalidInputError(
-                    f"features is {features!r}; expected 'linear', 'rbf', a function from samples "
-                    "to features, a kernel that has features, or a torch.nn.Module"
-                )
-            width: Any = self.width
-            if isinstance(width, str) and width == "auto":
-                width = math.sqrt(self.n_features_in_)
-            features = Linear() if features == "linear" else RBF(width)
-        intercept, seed = self.fit_intercept, int(seed)
+        if isinstance(kernel, str) and kernel == "rbf" and width != "auto":
+            kernel = RBF(width)
         return StreamingRidge(
-            features, self.gamma, memory=self.memory, intercept=intercept, seed=seed
+            kernel, self.gamma, self.features, intercept=self.fit_intercept, seed=int(seed)
         )
 
 
@@ -145,14 +130,14 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
     Parameters are read when a stream begins; `partial_fit` does not read them again.
 
     Args:
-        gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation, from the sums
-            alone, again after every portion.
-        features: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
+        kernel: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
             Gaussian kernel; or anything that `rt.StreamingRidge` accepts: a function from samples
             (n, d) to features (n, m), a kernel that has features, or a `torch.nn.Module`.
+        gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation, from the sums
+            alone, again after every portion.
         width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"` uses the
             root of the number of columns, like scikit-learn's `gamma=1/n_features`: scale X first.
-        memory: Number of random features.
+        features: Number of random features.
         fit_intercept: Whether to add a constant that is not penalized.
         random_state: Seed of the random features. None draws a new seed for every stream.
 
@@ -193,7 +178,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
     def _arranged(self, values: np.ndarray) -> Any:
         if values.ndim == 1 and not self.learner_.intercept:
             return 0.0
-        return values[0] if self.learner_._learned.flat else values
+        return values[0] if self.learner_.learned.flat else values
 
     def _prepared(
         self, X: Any, y: Any, classes: Any, restart: bool
@@ -261,7 +246,7 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
         if not restart:
             new = np.setdiff1d(_alike(given, self._labels), self._labels)
             labels = np.concatenate([self._labels, new])
-        learner = self._new_learner() if restart else _with_outputs(self.learner_, len(labels))
+        learner = self._new_learner() if restart else self.learner_.widened(len(labels))
         self._labels, self.classes_ = labels, np.sort(labels)
         return learner, X, (y[:, None] == labels[None, :]).astype(X.dtype)
 
@@ -274,13 +259,3 @@ def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
             f"({known[:3]}); expected all labels to be text, or all to be numbers"
         )
     return labels
-
-
-def _with_outputs(learner: StreamingRidge, count: int) -> StreamingRidge:
-    """Returns a fork of the learner, widened if needed: new outputs had target 0."""
-    wider, learned = learner.fork(), learner._learned
-    if learned.moments is not None:
-        moments = learned.moments.copy()
-        moments.widen(count)
-        wider._become(learned._replace(moments=moments))
-    return wider

@@ -251,7 +251,7 @@ class Tangent(SupervisedTemplate):
         optimizer: The optimizer of the first session; may be None if `first_epochs` is 0.
         criterion: The loss of the first session, and of the metrics.
         make_learner: A function that makes the learner from the network after the first session,
-            such as `functools.partial(rt.TangentLearner, memory=1024)`.
+            such as `functools.partial(rt.TangentLearner, features=1024)`.
         first_epochs: Passes of the first session; 0 for a network that is already trained.
         targets: The number of classes or targets, if the network has another number of outputs: it
             is then a feature extractor, and learning starts from zero.

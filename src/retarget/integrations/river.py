@@ -213,9 +213,9 @@ class TargetCorrection(base.Wrapper, base.Regressor):
         model: The model to train; it is copied.
         corrector: A function that makes an `rt.TargetCorrector` from a kernel and an `rt.SGD`,
             which are derived from the model: `functools.partial(rt.TargetCorrector, gamma=1.0,
-            block_size=16)`, with `memory=` for bounded memory. Or, for another model whose kernel
+            block_size=16)`, with `features=` for bounded memory. Or, for another model whose kernel
             and rate you know approximately, an `rt.TargetCorrector`.
-        max_features: The maximum number of named features; `memory=` must not be smaller (with an
+        max_features: The maximum number of named features; `features=` must not be smaller (with an
             intercept, at least one larger).
 
     Attributes:
@@ -267,7 +267,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
         yield {
             "model": linear_model.LinearRegression(optim.SGD(1e-13)),
             "corrector": functools.partial(
-                TargetCorrector, gamma=1e6, block_size=4, memory=65, ridge=1e6
+                TargetCorrector, gamma=1e6, block_size=4, features=65, ridge=1e6
             ),
         }
 

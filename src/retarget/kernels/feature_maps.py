@@ -4,19 +4,19 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features
 from retarget.samples import (
+    Samples,
     as_samples,
     count,
     failure_explained,
@@ -27,11 +27,13 @@ from retarget.samples import (
     require_network,
     with_type_of,
 )
+from retarget.state_files import checksum
 
-DEFAULT_MEMORY = 1024
+DEFAULT_FEATURES = 1024
 # Samples per forward pass: few enough that activations stay in a CPU's cache.
 AT_A_TIME = {"cpu": 64}
 AT_A_TIME_ELSEWHERE = 4096
+SMALLEST_SHARE = 1e-12  # smaller eigenvalues, relative to the largest, are rounding
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class FeatureMap:
     """A function from samples to features, and what is known about it.
 
     Attributes:
-        compute: Returns the features (n, m) of samples.
+        compute: Returns the features (n, m) of samples and, if learning does not start from zero,
+            the values (n, c) that it starts from.
         kernel: The kernel that the features' inner products are or estimate, if there is one.
         exact: Whether the inner products are that kernel, rather than an estimate of it.
         description: Plain values that identify the map in saved files; None if there are none.
@@ -49,7 +52,7 @@ class FeatureMap:
             features do not show that samples have the wrong size.
     """
 
-    compute: Callable[[Any], Tensor]
+    compute: Callable[[Any], tuple[Tensor, Tensor | None]]
     kernel: Kernel | None
     exact: bool
     description: dict[str, Any] | None
@@ -58,60 +61,71 @@ class FeatureMap:
 
     def __call__(self, X: Any, first_row: int = 0) -> Tensor:
         """(n, m) features, checked; errors count rows from `first_row`."""
-        features = self.compute(X)
+        return self.with_start(X, first_row)[0]
+
+    def with_start(self, X: Any, first_row: int = 0) -> tuple[Tensor, Tensor | None]:
+        """The same, and the values (n, c) that learning starts from; None for zero."""
+        features, start = self.compute(X)
         require_features(features, count(X), first_row)
-        return features
+        return features, start
 
 
-def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> FeatureMap:
+def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) -> FeatureMap:
     """Makes the feature map of a kernel, a network or a function.
 
     Args:
-        features: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
+        kernel: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
             in evaluation mode); `Linear` and `Features`, whose features are exact; `RBF`, by
-            random Fourier features; or an `EmpiricalNTK`, by its sketch (its module is copied).
-        memory: Number of features, for `RBF` and for an `EmpiricalNTK` without a sketch.
+            random Fourier features; an `EmpiricalNTK`, by its sketch (its module is copied);
+            `"linear"`; `"rbf"`, whose width is the root of the number of values in a sample; or a
+            `FeatureMap`, which is returned as it is.
+        features: Number of features, for an RBF and for an `EmpiricalNTK` without a sketch.
         seed: Seed of the random features.
     """
-    memory = as_count("memory", memory)
-    if isinstance(features, Linear):
-        return FeatureMap(partial(_samples_of, features), features, True, features.to_dict())
-    if isinstance(features, Features):
-        compute = partial(_values_of, features)
-        return FeatureMap(compute, features, True, None, source=features.fn)
-    if isinstance(features, RBF):
-        random = RandomFourier(features, memory, seed)
-        description = {**features.to_dict(), "memory": memory, "seed": seed}
-        return FeatureMap(random, features, False, description, any_inputs=True)
-    if isinstance(features, EmpiricalNTK):
-        frozen = copy.copy(features)
-        frozen.preconditioner = features.factors()
-        frozen.module = copy.deepcopy(features.module)  # so that its training changes nothing
+    features = as_count("features", features)
+    name = kernel if isinstance(kernel, str) else None
+    if isinstance(kernel, FeatureMap):
+        return kernel
+    if isinstance(kernel, Linear) or name == "linear":
+        exact = Linear()
+        return FeatureMap(partial(_samples_of, exact), exact, True, exact.to_dict())
+    if isinstance(kernel, Features):
+        compute = partial(_values_of, kernel)
+        return FeatureMap(compute, kernel, True, None, source=kernel.fn)
+    if isinstance(kernel, RBF) or name == "rbf":
+        known = kernel if isinstance(kernel, RBF) else None
+        random = RandomFourier("auto" if known is None else known.width, features, seed)
+        description = {"kind": "RBF", "width": random.width, "features": features, "seed": seed}
+        return FeatureMap(random, known, False, description, any_inputs=True)
+    if isinstance(kernel, EmpiricalNTK):
+        frozen = copy.copy(kernel)
+        frozen.preconditioner = kernel.factors()
+        frozen.module = copy.deepcopy(kernel.module)  # so that its training changes nothing
         sketched = copy.copy(frozen)
-        sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed
+        sketched.sketch, sketched.seed = kernel.sketch or features, kernel.seed or seed
         return FeatureMap(partial(_sketch_of, sketched), frozen, False, None, source=sketched)
-    if isinstance(features, nn.Module):
-        network = FrozenModule(features)
+    if isinstance(kernel, nn.Module):
+        network = FrozenModule(kernel)
         return FeatureMap(network, None, True, None, source=network.module)
-    if isinstance(features, Kernel) or not callable(features):
+    if isinstance(kernel, Kernel) or not callable(kernel):
         raise InvalidTypeError(
-            f"features is {features!r}; expected a function from samples to features, a "
-            "torch.nn.Module, Linear, RBF, Features or EmpiricalNTK"
+            f"kernel is {kernel!r}; expected a function from samples to features, a "
+            "torch.nn.Module, Linear, RBF, Features, EmpiricalNTK, 'linear' or 'rbf'"
         )
-    return feature_map(Features(features), memory, seed)
+    return feature_map(Features(kernel), features, seed)
 
 
 # Functions, not lambdas: learners are pickled, and sent to other processes.
-def _samples_of(kernel: Linear, X: Any) -> Tensor:
-    return kernel._samples("X", X).flatten(1)
+def _samples_of(kernel: Linear, X: Any) -> tuple[Tensor, None]:
+    return kernel._samples("X", X).flatten(1), None
 
 
-def _values_of(kernel: Features, X: Any) -> Tensor:
-    return kernel.values("X", X)
+def _values_of(kernel: Features, X: Any) -> tuple[Tensor, None]:
+    return kernel.values("X", X), None
 
 
-def _sketch_of(kernel: EmpiricalNTK, X: Any) -> Tensor:
-    return as_tensor("features", kernel.features(X))
+def _sketch_of(kernel: EmpiricalNTK, X: Any) -> tuple[Tensor, None]:
+    return kernel.features_and_outputs(X)[0], None
 
 
 def as_count(name: str, value: Any) -> int:
@@ -123,6 +137,25 @@ def as_count(name: str, value: Any) -> int:
     return int(value)
 
 
+def nystroem_map(kernel: Kernel, landmarks: Tensor) -> FeatureMap:
+    """Makes the map to Nystroem features, from samples that stand for all: the landmarks."""
+    return FeatureMap(Nystroem(kernel, landmarks), kernel, False, None)
+
+
+class Nystroem:
+    r"""$\phi(x) = k(x, Z)\, k(Z, Z)^{-1/2}$ for a few samples $Z$ (landmarks)."""
+
+    def __init__(self, kernel: Kernel, landmarks: Tensor) -> None:
+        self._kernel, self._landmarks = kernel, landmarks
+        values, vectors = torch.linalg.eigh(kernel(landmarks).to(landmarks))
+        kept = values > SMALLEST_SHARE * values[-1].clamp(min=0)
+        self._root = vectors[:, kept] / values[kept].sqrt()
+
+    def __call__(self, X: Tensor) -> tuple[Tensor, None]:
+        """(n, m) whitened kernel between samples and landmarks."""
+        return self._kernel(X, self._landmarks).to(X) @ self._root, None
+
+
 class RandomFourier:
     r"""Random features of the Gaussian kernel (Rahimi and Recht, 2007).
 
@@ -130,25 +163,98 @@ class RandomFourier:
     transform of $\exp(-\|x\|^2 / \text{width}^2)$, a Gaussian of variance $2 / \text{width}^2$. The
     mean of $\phi(x) \cdot \phi(x')$ is the kernel, its standard deviation at most $1/\sqrt{m}$.
     An odd m is rounded up. The draw is made on the CPU, so that it is the same on every device.
+
+    Args:
+        width: Width of the kernel; `"auto"` for the root of the number of values in a sample.
+        count: Number of features.
+        seed: Seed of the draw.
     """
 
-    def __init__(self, kernel: RBF, count: int, seed: int) -> None:
-        self.kernel, self.count, self.seed = kernel, count, seed
+    def __init__(self, width: float | Literal["auto"], count: int, seed: int) -> None:
+        self.width, self.count, self.seed = width, count, seed
         # drawn for the latest length of a sample, which is often the next one's
         self._frequencies = torch.empty(0, 0)
 
-    def __call__(self, X: Any) -> Tensor:
+    def __call__(self, X: Any) -> tuple[Tensor, None]:
         """(n, m) features."""
-        samples = self.kernel._samples("X", X).flatten(1)
+        samples, _ = _samples_of(Linear(), X)
         half = -(-self.count // 2)
         frequencies = self._frequencies
         if len(frequencies) != samples.shape[1]:
             random = torch.Generator().manual_seed(self.seed)
             shape = samples.shape[1], half
             drawn = torch.randn(shape, generator=random, dtype=torch.float64)
-            frequencies = self._frequencies = drawn * (math.sqrt(2) / self.kernel.width)
+            width = math.sqrt(len(drawn)) if self.width == "auto" else self.width
+            frequencies = self._frequencies = drawn * (math.sqrt(2) / width)
         angles = samples @ frequencies.to(samples)
-        return torch.cat([angles.cos(), angles.sin()], 1).mul_(math.sqrt(1 / half))
+        return torch.cat([angles.cos(), angles.sin()], 1).mul_(math.sqrt(1 / half)), None
+
+
+def tangent_map(
+    network: nn.Module, params: list[str], features: int, combinations: int, seed: int
+) -> FeatureMap:
+    """Makes the map to a network's tangent features, with the network's outputs as the start.
+
+    Args:
+        network: The network, in evaluation mode; it must not change any more.
+        params: Names of the parameters whose gradients are used.
+        features: Number of features.
+        combinations: Number of random combinations of the outputs whose gradients are computed.
+        seed: Seed of the projection and the combinations.
+    """
+    tangents = Tangents(network, params, features, combinations, seed)
+    description = {
+        "features": features,
+        "combinations": combinations,
+        "params": params,
+        "seed": seed,
+        "weights": checksum("", network.state_dict()),
+    }
+    return FeatureMap(tangents, tangents.kernel, False, description, source=network)
+
+
+class Tangents:
+    """Gets a network's tangent features and its outputs from one pass."""
+
+    def __init__(
+        self, network: nn.Module, params: list[str], features: int, combinations: int, seed: int
+    ) -> None:
+        self.combinations = combinations
+        self.kernel = EmpiricalNTK(
+            _CombinedOutputs(network, combinations, seed),
+            outputs=range(combinations),
+            params=[f"network.{name}" for name in params],
+            sketch=features,
+            seed=seed,
+        )
+
+    def __call__(self, X: Any) -> tuple[Tensor, Tensor]:
+        """(n, m) features, and (n, c) outputs."""
+        features, outputs = self.kernel.features_and_outputs(X)
+        return features, outputs[:, self.combinations :]
+
+
+class _CombinedOutputs(nn.Module):
+    """Random combinations of a network's outputs (n, q), then the outputs themselves (n, c).
+
+    A combination has random signs, divided by the square root of the number of outputs.
+    """
+
+    def __init__(self, network: nn.Module, count: int, seed: int) -> None:
+        super().__init__()
+        self.network, self.count, self.seed = network, count, seed
+
+    def forward(self, samples: Samples, /) -> Tensor:  # positional, so that a dict is not unpacked
+        outputs = outputs_of(self.network, samples).flatten(1)
+        c = outputs.shape[1]
+        signs = _signs(c, self.count, self.seed).double() / c**0.5
+        return torch.cat([outputs @ signs.to(outputs), outputs], 1)
+
+
+@lru_cache(maxsize=64)  # torch.func.vmap, which comes later, does not allow random numbers inside
+def _signs(outputs: int, count: int, seed: int) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return 2 * torch.randint(0, 2, (outputs, count), generator=random) - 1
 
 
 class FrozenModule:
@@ -159,7 +265,7 @@ class FrozenModule:
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
 
     @torch.no_grad()
-    def __call__(self, X: Any) -> Tensor:
+    def __call__(self, X: Any) -> tuple[Tensor, None]:
         """(n, outputs)."""
         samples = as_samples("X", X)
         like = next(self.module.parameters(), None)
@@ -170,7 +276,7 @@ class FrozenModule:
             parts = [outputs_of(self.module, part).flatten(1) for part in portions(samples, rows)]
         outputs = torch.cat(parts)
         require_finite_outputs(outputs, self.module.state_dict())
-        return outputs
+        return outputs, None
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -14,7 +14,11 @@ from torch.optim import Optimizer
 from retarget.arrays import as_targets, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.empirical.parameters import Choice, Preconditioner, trained_parameters
+from retarget.kernels.empirical.parameters import (
+    ParameterChoice,
+    Preconditioner,
+    trained_parameters,
+)
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.networks.linearization import require_outputs
@@ -140,7 +144,7 @@ class NetworkCorrector:
         parts: Parts = "both",
         first_block: FirstBlock = "corrected",
         kernel: Callable[..., Kernel] = EmpiricalNTK,
-        params: Choice = None,
+        params: ParameterChoice = None,
         preconditioner: Preconditioner = None,
         loss: Loss = "squared",
         memory: int | None = None,

@@ -443,11 +443,11 @@ class ClosedLoop:
 
     def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
         """Restores a state, with the learner's weights; call it on a new loop."""
-        options = self.leader.gamma, self.leader.memory, self.leader.seed
+        options = self.leader.gamma, self.leader.features, self.leader.seed
         device = next(self.module.parameters()).device
         tensors = {name: tensor.to(device) for name, tensor in part_of(state, "leader").items()}
         self.leader = TangentLearner.from_state(state["leader"], tensors, self.module)
-        same = options == (self.leader.gamma, self.leader.memory, self.leader.seed)
+        same = options == (self.leader.gamma, self.leader.features, self.leader.seed)
         if not same or state["leader"]["flat"] is not False:  # it is given matrices
             raise InvalidInputError("the saved TangentLearner has other options than the corrector")
         self.steps, self.damping = int(state["steps"]), float(state["damping"])

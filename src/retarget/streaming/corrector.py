@@ -27,7 +27,7 @@ class TargetCorrector(Resumable):
     of the stream so far: $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes
     nothing.
 
-    With `memory=m` it keeps no past samples, for an endless stream: it uses m features instead of
+    With `features=m` it keeps no past samples, for an endless stream: it uses m features instead of
     the kernel and follows the offline learner by recursive least squares. That takes $m^2$ numbers,
     $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block). `Linear` and `Features`
     have exact features, so the targets are the same. For `RBF` (random Fourier features) and
@@ -43,7 +43,7 @@ class TargetCorrector(Resumable):
         ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
-        memory: Number of features, or the maximum if the kernel has exact features. None keeps the
+        features: Number of features; the maximum, if the kernel has exact ones. None keeps the
             whole stream. It needs a `gamma` above 0 and the squared error.
         seed: Seed of the random features.
         loss: The loss of both learners: `"squared"` or `"cross-entropy"` (softmax for several
@@ -51,7 +51,7 @@ class TargetCorrector(Resumable):
         aim: Which samples the offline learner counts: `"all"`; `"window:500"`, the 500 newest; or
             `"discount:0.999"`, where each newer sample multiplies a sample's weight by 0.999. Use
             the last two for streams that drift. The N samples whose weight is above rounding take
-            $N^3/3$ multiplications a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$,
+            $N^3/3$ multiplications a block and $N^2$ numbers; with `features=m`, $m^3/3$ and $N m$,
             or $m^2$ for a discount.
 
     Examples:
@@ -71,7 +71,7 @@ class TargetCorrector(Resumable):
 
     OPTIONS: ClassVar = (
         *("gamma", "block_size", "ridge", "parts", "first_block"),
-        *("memory", "seed", "loss", "aim"),
+        *("features", "seed", "loss", "aim"),
     )
 
     def __init__(
@@ -84,7 +84,7 @@ class TargetCorrector(Resumable):
         *,
         parts: Parts = "both",
         first_block: FirstBlock = "corrected",
-        memory: int | None = None,
+        features: int | None = None,
         seed: int = 0,
         loss: Loss = "squared",
         aim: str = "all",
@@ -92,7 +92,7 @@ class TargetCorrector(Resumable):
         gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
         self.learner, self.gamma, self.block_size = learner, gamma, int(block_size)
         self.ridge, self.parts, self.first_block, self.loss = ridge, parts, first_block, loss
-        self.memory = None if memory is None else as_count("memory", memory)
+        self.features = None if features is None else as_count("features", features)
         self.seed, self.aim = int(seed), aim
         counted = as_aim(aim)
         if loss != "squared" and not counted.is_all:
@@ -100,7 +100,7 @@ class TargetCorrector(Resumable):
                 f"aim is {aim!r} with loss={loss!r}; expected aim='all', or loss='squared'"
             )
         self._sweep: Sweep
-        if self.memory is None:
+        if self.features is None:
             self._intake = Intake(kernel, learner, loss)
             gram = self._intake.gram
             self._sweep = Sweep(
@@ -108,7 +108,7 @@ class TargetCorrector(Resumable):
             )
         else:
             _require_sums(gamma, parts, loss)
-            self._intake = BoundedIntake(kernel, learner, self.memory, self.seed)
+            self._intake = BoundedIntake(kernel, learner, self.features, self.seed)
             self._sweep = FeatureSweep(learner, gamma, ridge, parts, first_block, counted)
         # (m, 2, c) targets and starting values of the samples in the open block
         self._waiting: Tensor | None = None
@@ -124,7 +124,7 @@ class TargetCorrector(Resumable):
         r"""How far the features are from the kernel: $\|\Phi\Phi^\top - K\| / \|K\|$.
 
         Frobenius norms over the stream so far, from the first 32 samples of each portion that was
-        corrected. 0 if the features are exact or not used (`memory=None`); NaN until two samples
+        corrected. 0 if the features are exact or not used (`features=None`); NaN until two samples
         have been corrected together.
         """
         return self._intake.feature_error if isinstance(self._intake, BoundedIntake) else 0.0
@@ -132,10 +132,10 @@ class TargetCorrector(Resumable):
     @property
     def samples(self) -> Any:
         """All samples so far, in stream order: a view, so do not write to it."""
-        if self.memory is not None:
+        if self.features is not None:
             raise InvalidInputError(
-                f"samples are not kept with memory={self.memory}; keep them yourself, or leave "
-                "memory out"
+                f"samples are not kept with features={self.features}; keep them yourself, or leave "
+                "features out"
             )
         return super().samples
 
@@ -180,7 +180,7 @@ class TargetCorrector(Resumable):
         """Returns what `flush` would return now, and the learner's dual coefficients after it.
 
         The open block stays open. The coefficients are those of the learner that is trained on the
-        corrected targets; with `memory`, its weights are returned instead, one row a feature.
+        corrected targets; with `features`, its weights are returned instead, one row a feature.
         """
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call correct(X, Y) first")
@@ -239,11 +239,11 @@ def _require_sums(gamma: float, parts: Parts, loss: Loss) -> None:
     """Raises if sums over the past do not determine the offline learner."""
     if loss != "squared":
         raise InvalidInputError(
-            f"memory=... with loss={loss!r}, which needs every sample; expected loss='squared', or "
-            "memory=None"
+            f"features=... with loss={loss!r}, which needs every sample; expected loss='squared', "
+            "or features=None"
         )
     if gamma == 0 and parts != "online":
         raise InvalidInputError(
-            "gamma is 0 with memory=..., where recursive least squares needs one above 0; use a "
-            "small gamma, or leave memory out"
+            "gamma is 0 with features=..., where recursive least squares needs one above 0; use a "
+            "small gamma, or leave features out"
         )

@@ -209,26 +209,26 @@ class Intake:
 
 
 class BoundedIntake(Intake):
-    """Keeps only the samples of the open block, and uses `memory` features instead of the kernel.
+    """Keeps only the samples of the open block, and uses so many features instead of the kernel.
 
     Everything is computed in float64, whatever the dtype of the stream: sums over an endless
     stream lose digits, and their memory does not grow.
     """
 
-    def __init__(self, kernel: Any, learner: SGD, memory: int, seed: int) -> None:
+    def __init__(self, kernel: Any, learner: SGD, features: int, seed: int) -> None:
         super().__init__(kernel, learner)
         if not isinstance(self.kernel, Linear | Features | RBF | EmpiricalNTK):
             raise InvalidTypeError(
-                f"kernel is {kernel!r:.80}, which has no features for memory=...; expected Linear, "
-                "RBF, EmpiricalNTK or rt.Features of your own feature map, or leave memory out"
+                f"kernel is {kernel!r:.80}, which has no features; expected Linear, RBF, "
+                "EmpiricalNTK or rt.Features of your own feature map, or leave features= out"
             )
-        self.map = feature_map(self.kernel, memory, seed)
+        self.map = feature_map(self.kernel, features, seed)
         self.kernel = self.map.kernel or self.kernel  # that of the network as it is now
-        self.memory, self.seed, self.released, self.features = memory, seed, 0, 0
+        self.most, self.seed, self.released, self.features = features, seed, 0, 0
         self._gap = self._size = 0.0  # sums of squares: the features' error, and the kernel
         if not self.map.exact:
-            like = torch.empty(0, dtype=torch.float64)
-            require_memory(f"memory = {memory:,}", 4.0 * memory**2, like, "use a smaller memory")
+            like, numbers = torch.empty(0, dtype=torch.float64), 4.0 * features**2
+            require_memory(f"features={features:,}", numbers, like, "use fewer features")
 
     def __len__(self) -> int:
         return self.released + len(self.samples)
@@ -257,10 +257,10 @@ class BoundedIntake(Intake):
     def _features(self, X: Tensor) -> FeatureRows:
         Phi = self._wide(self.map(self.in_library(X)))
         count = Phi.shape[1]
-        if self.map.exact and count > self.memory:
+        if self.map.exact and count > self.most:
             raise InvalidInputError(
-                f"{self.kernel!r} has {count} features, but memory is {self.memory}; use "
-                f"memory={count} or more"
+                f"{self.kernel!r} has {count} features, more than features={self.most}; use "
+                f"features={count} or more"
             )
         require_unchanged("the number of features of X", count, self.features or count)
         self.features = count
@@ -311,7 +311,7 @@ class BoundedIntake(Intake):
         kernel = self.map.kernel
         if not isinstance(kernel, EmpiricalNTK):
             return self.map.description
-        weights = checksum(f"{kernel!r} {self.memory} {self.seed}", kernel.module.state_dict())
+        weights = checksum(f"{kernel!r} {self.most} {self.seed}", kernel.module.state_dict())
         return {"weights": weights}
 
     def _restore_samples(self, samples: Any) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from retarget.arrays import FLOATS, as_non_negative, as_targets, as_tensor, give_back
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import DEFAULT_MEMORY, alike, as_count, feature_map
+from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, as_count, feature_map
 from retarget.samples import as_samples, count, leaves, library_of, take
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.intake import require_unchanged
@@ -34,7 +34,7 @@ class Prepared(NamedTuple):
     parts: list[tuple[Tensor, Tensor]]  # features and starting values, a few samples each
 
 
-class Learned(NamedTuple):
+class RidgeState(NamedTuple):
     """All that changes as a learner learns.
 
     It is replaced as a whole, so that an interrupt or another thread never finds half of a change.
@@ -74,13 +74,14 @@ class StreamingRidge:
     nothing.
 
     Args:
-        features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
-            outputs are the features (it is copied and frozen); `rt.Linear()` for the samples
-            themselves; `rt.Features`; `rt.RBF`, approximated by random Fourier features; or
-            `rt.EmpiricalNTK`, approximated by a random sketch.
+        kernel: What maps samples to features: a function from samples (n, ...) to features (n, m);
+            a `torch.nn.Module`, whose outputs are the features (it is copied and frozen);
+            `rt.Linear()` or `"linear"` for the samples themselves; `rt.Features`; `rt.RBF`,
+            approximated by random Fourier features, or `"rbf"`, whose width is the root of the
+            number of values in a sample; or `rt.EmpiricalNTK`, approximated by a random sketch.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation, from the sums
             alone, at the first prediction after a change.
-        memory: Number of features for `rt.RBF` and `rt.EmpiricalNTK`.
+        features: Number of features for `rt.RBF` and `rt.EmpiricalNTK`; others have their own.
         intercept: Whether to add a constant that is not penalized, as scikit-learn does.
         seed: Seed of the random features.
 
@@ -96,29 +97,29 @@ class StreamingRidge:
         array([5.])
     """
 
-    OPTIONS: ClassVar[tuple[str, ...]] = ("gamma", "memory", "intercept", "seed")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("gamma", "features", "intercept", "seed")
 
     def __init__(
         self,
-        features: Any,
+        kernel: Any,
         gamma: float | Literal["auto"] = "auto",
+        features: int = DEFAULT_FEATURES,
         *,
-        memory: int = DEFAULT_MEMORY,
         intercept: bool = False,
         seed: int = 0,
     ) -> None:
         self.gamma: float | Literal["auto"] = as_ridge(gamma)
-        self.memory, self.seed = as_count("memory", memory), int(seed)
+        self.features, self.seed = as_count("features", features), int(seed)
         self.intercept = bool(intercept)
-        self._map = feature_map(features, self.memory, self.seed)
+        self._map = feature_map(kernel, self.features, self.seed)
         self._turn = Turn()
-        self._become(Learned())
+        self._become(RidgeState())
 
-    def _become(self, learned: Learned) -> None:
+    def _become(self, learned: RidgeState) -> None:
         """Adopts a change by one assignment."""
-        self._learned = learned
+        self.learned = learned
         # what the newest solution was computed from, and the solution
-        self._solution: tuple[Learned, RidgeSolution] | None = None
+        self._solution: tuple[RidgeState, RidgeSolution] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(gamma={self.gamma!r}, samples={self.samples:,})"
@@ -126,18 +127,22 @@ class StreamingRidge:
     @property
     def samples(self) -> int:
         """Number of samples learned, minus those forgotten."""
-        moments = self._learned.moments
+        moments = self.learned.moments
         return 0 if moments is None else moments.count
 
     @property
     def gamma_(self) -> float:
         """The ridge in use: as given, or chosen by cross-validation."""
-        return self._solved().gamma
+        return self.solution().gamma
+
+    def solution(self) -> RidgeSolution:
+        """Returns the weights (m, c) of the features, the intercept (c,) and the ridge."""
+        return self._solved(self.learned)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the sums, which do not grow with the length of the stream."""
-        moments = self._learned.moments
+        moments = self.learned.moments
         return 0 if moments is None else moments.nbytes
 
     def empty(self) -> Self:
@@ -145,34 +150,51 @@ class StreamingRidge:
 
         Use it for a part of the stream, for example in another process: `merge` joins the parts.
         """
-        twin = self.fork()
-        twin._become(Learned())
-        return twin
+        return self.with_learned(RidgeState())
 
     def fork(self) -> Self:
         """Returns an independent copy that continues from here; it copies no sums."""
-        fork = copy.copy(self)
-        fork._turn = Turn()
-        return fork
+        return self.with_learned(self.learned)
+
+    def widened(self, outputs: int) -> Self:
+        """Returns a fork with so many outputs: the new ones had target 0 for all samples."""
+        learned = self.learned
+        if learned.moments is None:
+            return self.fork()
+        moments = learned.moments.copy()
+        moments.widen(outputs)
+        return self.with_learned(learned._replace(moments=moments))
+
+    def with_learned(self, learned: RidgeState) -> Self:
+        """Returns a learner with the same features and options that has learned just this."""
+        twin = copy.copy(self)
+        twin._turn = Turn()
+        if learned is not self.learned:
+            twin._become(learned)
+        return twin
 
     @in_turn
-    def learn(self, X: Any, Y: Any, weights: Any = None) -> Self:
+    def learn(self, X: Any, Y: Any, weights: Any = None, *, repeats: bool = False) -> Self:
         """Learns any number of samples; a call that fails changes nothing.
 
         Args:
             X: (n, ...) samples.
             Y: (n,) or (n, c) real targets; one-hot, for classes.
             weights: How much each sample counts, above 0: (n,) or one number; None for 1.
+            repeats: Whether a weight of 2 means that the sample was seen twice, as in scikit-learn,
+                and not that it is more certain than others. `gamma="auto"` depends on it.
         """
-        targets, before = as_targets("Y", Y), self._learned
+        targets, before = as_targets("Y", Y), self.learned
         moments = None if before.moments is None else before.moments.copy()
         for portion in self._checked_portions(X, targets, weights):
             moments = self._no_sums(portion) if moments is None else moments
             moments.add(*portion)
         if moments is not None and len(targets):
+            if repeats:
+                moments.squared_weight = moments.weight
             flat = np.ndim(Y) == 1 if before.moments is None else before.flat
             dtype = torch.promote_types(before.dtype or targets.dtype, targets.dtype)
-            self._become(Learned(moments, flat, dtype, sample_size(X)))
+            self._become(RidgeState(moments, flat, dtype, sample_size(X)))
         return self
 
     @in_turn
@@ -191,7 +213,7 @@ class StreamingRidge:
             InvalidInputError: The samples cannot have been learned (the sums do not reveal every
                 such mistake), or no sample would be left.
         """
-        before = self._learned
+        before = self.learned
         if before.moments is None:
             raise InvalidInputError("nothing has been learned yet; call learn(X, Y) before forget")
         sums = None
@@ -212,7 +234,7 @@ class StreamingRidge:
         if type(other) is not type(self):
             found, expected = type(other).__name__, type(self).__name__
             raise InvalidInputError(f"other is a {found}; expected a {expected}")
-        one, two = self._learned, other._learned
+        one, two = self.learned, other.learned
         both = one.moments is not None and two.moments is not None
         mine, theirs = self._kind(one, sized=both), other._kind(two, sized=both)
         if mine != theirs:
@@ -247,9 +269,9 @@ class StreamingRidge:
                 such as `torch.distributed.all_reduce`. Every process calls it five times, in the
                 same order.
         """
-        found = sums_of_all(*self._learned, add)
+        found = sums_of_all(*self.learned, add)
         if found is not None:
-            self._become(Learned(*found))
+            self._become(RidgeState(*found))
         return self
 
     @in_turn
@@ -266,7 +288,7 @@ class StreamingRidge:
         number = as_non_negative("factor", factor)
         if not 0 < number <= 1:
             raise InvalidInputError(f"factor is {factor!r}; expected above 0 and at most 1")
-        before = self._learned
+        before = self.learned
         if before.moments is not None and number < 1:
             moments = before.moments.copy()
             moments.scale(number)
@@ -279,7 +301,7 @@ class StreamingRidge:
         Use it if features are expensive and you predict the same samples, such as a test set,
         after every portion of a stream. The result keeps all features in memory.
         """
-        learned = self._learned
+        learned = self.learned
         parts = list(self._portions(X, learned, learned.outputs))
         return Prepared(library_of(take(X, slice(0, 0))), parts)
 
@@ -290,7 +312,7 @@ class StreamingRidge:
         Args:
             X: (n, ...) samples, or the result of `prepare`.
         """
-        learned = self._learned
+        learned = self.learned
         weights, intercept, _ = self._solved(learned)
         outputs = learned.outputs
         parts = X.parts if isinstance(X, Prepared) else self._portions(X, learned, outputs)
@@ -315,10 +337,10 @@ class StreamingRidge:
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and the sums by name."""
-        moments, flat, dtype, inputs = self._learned
+        moments, flat, dtype, inputs = self.learned
         values: dict[str, Any] = {
             "class": type(self).__name__,
-            "features": self._map.description,
+            "kernel": self._map.description,
             "options": {name: getattr(self, name) for name in self.OPTIONS},
             "flat": flat,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
@@ -330,28 +352,28 @@ class StreamingRidge:
         return values | numbers, sums
 
     @classmethod
-    def load(cls, path: str | Path, features: Any, device: str | torch.device = "cpu") -> Self:
+    def load(cls, path: str | Path, kernel: Any, device: str | torch.device = "cpu") -> Self:
         """Loads a file written by `save`.
 
         Args:
             path: The file.
-            features: The features, as in the constructor: a file cannot contain a function.
+            kernel: The same as in the constructor: a file cannot contain a function.
             device: The device of the features; the sums are loaded there.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
-            return cls.from_state(values, tensors, features)
+            return cls.from_state(values, tensors, kernel)
 
     @classmethod
-    def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], features: Any) -> Self:
-        """Makes a learner from the result of `to_state`; the features are as in `load`."""
-        loaded = cls(features, **values["options"])
-        saved, found = values["features"], loaded._map.description
+    def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], kernel: Any) -> Self:
+        """Makes a learner from the result of `to_state`; the kernel is as in `load`."""
+        loaded = cls(kernel, **values["options"])
+        saved, found = values["kernel"], loaded._map.description
         if saved != found:
-            raise InvalidInputError(f"it was saved with the features {saved}, not {found}")
+            raise InvalidInputError(f"it was saved with the kernel {saved}, not {found}")
         if values["dtype"] is None:
             return loaded
-        learned = Learned(
+        learned = RidgeState(
             Moments.from_state(values, tensors, loaded.intercept),
             bool(values["flat"]),
             getattr(torch, values["dtype"]),
@@ -370,7 +392,7 @@ class StreamingRidge:
             raise InvalidInputError(
                 f"X has {count(X)} rows and Y has {len(targets)}; expected the same number of rows"
             )
-        outputs, learned = targets.shape[1], self._learned
+        outputs, learned = targets.shape[1], self.learned
         require_unchanged("the number of outputs of Y", outputs, learned.outputs or outputs)
         chosen, stop = _as_weights(weights, len(targets)), 0
         for features, start in self._portions(X, learned, outputs):
@@ -388,7 +410,9 @@ class StreamingRidge:
         device = torch.device("cpu") if features.device.type == "mps" else features.device
         return Moments(features.shape[1], targets.shape[1], self.intercept, device)
 
-    def _portions(self, X: Any, learned: Learned, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _portions(
+        self, X: Any, learned: RidgeState, outputs: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields features, and starting values (n, c) or (1, c), a few samples at a time."""
         rows, first, width = 1, 0, None  # the first sample shows how many features there are
         if learned.moments is not None:
@@ -402,7 +426,7 @@ class StreamingRidge:
         while first < count(X):
             with torch.no_grad():
                 part = take(X, slice(first, first + rows))
-                features, start = self._features_and_start(part, first)
+                features, start = self._map.with_start(part, first)
             require_unchanged(
                 "the number of features of X", features.shape[1], width or features.shape[1]
             )
@@ -412,15 +436,7 @@ class StreamingRidge:
             first, width = first + len(features), features.shape[1]
             rows = _portion_rows(width, features.device)
 
-    def _features_and_start(self, part: Any, first_row: int) -> tuple[Tensor, Tensor | None]:
-        """Returns features (n, m) and starting values (n, c); None if learning starts at zero.
-
-        Errors count the rows of this part from `first_row`.
-        """
-        return self._map(part, first_row), None
-
-    def _solved(self, learned: Learned | None = None) -> RidgeSolution:
-        learned = self._learned if learned is None else learned
+    def _solved(self, learned: RidgeState) -> RidgeSolution:
         if learned.moments is None:
             raise InvalidInputError("nothing has been learned yet; call learn(X, Y) first")
         known = self._solution
@@ -430,11 +446,11 @@ class StreamingRidge:
         self._solution = learned, solution
         return solution
 
-    def _kind(self, learned: Learned, sized: bool) -> dict[str, Any]:
+    def _kind(self, learned: RidgeState, sized: bool) -> dict[str, Any]:
         """Returns what must agree to merge two learners; sizes only if both have learned."""
-        kind: dict[str, Any] = {"features": self._map.description, "intercept": self.intercept}
+        kind: dict[str, Any] = {"kernel": self._map.description, "intercept": self.intercept}
         if sized and learned.moments is not None:
-            kind |= {"feature count": learned.moments.features, "outputs": learned.outputs}
+            kind |= {"features": learned.moments.features, "outputs": learned.outputs}
             if self._map.any_inputs:
                 kind["numbers in a sample"] = learned.inputs
         return kind

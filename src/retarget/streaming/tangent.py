@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -10,11 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
-from retarget.kernels.feature_maps import FeatureMap, as_count
-from retarget.kernels.simple import require_features
-from retarget.samples import Samples, outputs_of, require_network
+from retarget.kernels.feature_maps import as_count, tangent_map
+from retarget.samples import require_network
 from retarget.state_files import checksum, part_of
 from retarget.streaming.ridge import StreamingRidge
 
@@ -27,7 +24,7 @@ class TangentLearner(StreamingRidge):
     $$f(x) = f(x; \theta_0) + \phi(x)^\top W, \qquad
     \phi(x) = S \, \nabla_\theta \langle r, f(x; \theta_0) \rangle,$$
 
-    where $S$ is a random projection of the parameters to `memory` numbers and $r$ a random
+    where $S$ is a random projection of the parameters to `features` numbers and $r$ a random
     combination of the outputs. $W$ is always the ridge solution on everything learned, in whatever
     order it came: the offline learner with the network's tangent kernel (Theorem 4.1), without
     keeping a sample. Samples can be forgotten, as if they had never been learned, up to rounding of
@@ -35,8 +32,8 @@ class TangentLearner(StreamingRidge):
 
     Use it to continue from a trained network when later data come in any order. Do not use it if
     the network itself must change, or has too few parameters for rich tangent features. A sample
-    costs one forward and backward pass and `memory`$^2$ multiplications; the learner keeps about
-    half of `memory`$^2$ float64 numbers (71 MB for 4,096). Methods such as SLDA and RanPAC solve
+    costs one forward and backward pass and `features`$^2$ multiplications; the learner keeps about
+    half of `features`$^2$ float64 numbers (71 MB for 4,096). Methods such as SLDA and RanPAC solve
     the same problem on the features of the last layer only.
 
     If the network has one output for each target, learning starts from its outputs. Otherwise it is
@@ -47,7 +44,7 @@ class TangentLearner(StreamingRidge):
             Samples are whatever it accepts: an array, or a dict or tuple of several (token ids and
             a mask), as for `EmpiricalNTK`.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation.
-        memory: Number of tangent features, m.
+        features: Number of tangent features, m.
         combinations: Number of random combinations of the outputs whose gradients are computed;
             each costs a backward pass.
         params: Which parameters to use: a name, the name of a layer, a pattern such as
@@ -55,24 +52,28 @@ class TangentLearner(StreamingRidge):
             (`requires_grad`).
         seed: Seed of the projection and the combinations, which are the same on every machine.
 
+    Attributes:
+        module: The copy of the network that learning starts from; do not change it.
+        params: The names of the parameters in use.
+
     Examples:
         For a linear network the tangents are constant, so this is ordinary ridge regression:
 
         >>> import torch, retarget as rt
         >>> network = torch.nn.Linear(2, 1, bias=False).double()
         >>> X, Y = torch.eye(2).double(), torch.tensor([[1.0], [3.0]]).double()
-        >>> learner = rt.TangentLearner(network, gamma=1e-6, memory=64).learn(X, Y)
+        >>> learner = rt.TangentLearner(network, gamma=1e-6, features=64).learn(X, Y)
         >>> learner.predict(X).round(decimals=3).tolist()
         [[1.0], [3.0]]
     """
 
-    OPTIONS: ClassVar = ("gamma", "memory", "combinations", "params", "seed")
+    OPTIONS: ClassVar = ("gamma", "features", "combinations", "params", "seed")
 
     def __init__(
         self,
         module: nn.Module,
         gamma: float | Literal["auto"] = "auto",
-        memory: int = 4096,
+        features: int = 4096,
         *,
         combinations: int = 1,
         params: str | Sequence[str] | Callable[[str], bool] | None = None,
@@ -84,38 +85,16 @@ class TangentLearner(StreamingRidge):
             network.requires_grad_(True)  # parameters chosen by name may be frozen in the original
         self.params = list(trained_parameters(network, params))
         self.combinations = as_count("combinations", combinations)
-        super().__init__(self._tangents, gamma, memory=memory, seed=seed)
-        self._network = network.eval()
-        self._kernel = EmpiricalNTK(
-            _CombinedOutputs(network, self.combinations, self.seed),
-            outputs=range(self.combinations),
-            params=[f"network.{name}" for name in self.params],
-            sketch=self.memory,
-            seed=self.seed,
-        )
-        described = {name: getattr(self, name) for name in self.OPTIONS if name != "gamma"}
-        described["weights"] = checksum("", network.state_dict())
-        self._map = FeatureMap(self._tangents, self._kernel, False, described, source=network)
-
-    @property
-    def module(self) -> nn.Module:
-        """The copy of the network that learning starts from; do not change it."""
-        return self._network
-
-    def _tangents(self, X: Any) -> Tensor:
-        return self._features_and_start(X)[0]
-
-    def _features_and_start(self, part: Any, first_row: int = 0) -> tuple[Tensor, Tensor | None]:
-        """Gets both from one pass: learning starts from the network's outputs."""
-        features, outputs = self._kernel.features_and_outputs(part)
-        require_features(features, len(outputs), first_row)
-        return features, outputs[:, self.combinations :]
+        self.module = network.eval()
+        count, seed = as_count("features", features), int(seed)
+        tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
+        super().__init__(tangents, gamma, count, seed=seed)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, the sums, and copies of the weights."""
         values, tensors = super().to_state()
         # copies, because tied weights share memory, which a safetensors file does not support
-        weights = {f"network.{k}": v.clone() for k, v in self._network.state_dict().items()}
+        weights = {f"network.{k}": v.clone() for k, v in self.module.state_dict().items()}
         return values, tensors | weights
 
     @classmethod
@@ -136,29 +115,6 @@ class TangentLearner(StreamingRidge):
         network = copy.deepcopy(module)
         network.load_state_dict(weights)
         network = network.to(next(iter(weights.values())).device)
-        if values["features"]["weights"] != checksum("", network.state_dict()):
+        if values["kernel"]["weights"] != checksum("", network.state_dict()):
             raise InvalidInputError("its weights differ from those that it was saved with")
         return super().from_state(values, tensors, network)
-
-
-class _CombinedOutputs(nn.Module):
-    """Random combinations of a network's outputs (n, q), then the outputs themselves (n, c).
-
-    A combination has random signs, divided by the square root of the number of outputs.
-    """
-
-    def __init__(self, network: nn.Module, count: int, seed: int) -> None:
-        super().__init__()
-        self.network, self.count, self.seed = network, count, seed
-
-    def forward(self, samples: Samples, /) -> Tensor:  # positional, so that a dict is not unpacked
-        outputs = outputs_of(self.network, samples).flatten(1)
-        c = outputs.shape[1]
-        signs = _signs(c, self.count, self.seed).double() / c**0.5
-        return torch.cat([outputs @ signs.to(outputs), outputs], 1)
-
-
-@lru_cache(maxsize=64)  # torch.func.vmap, which comes later, does not allow random numbers inside
-def _signs(outputs: int, count: int, seed: int) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return 2 * torch.randint(0, 2, (outputs, count), generator=random) - 1

@@ -278,20 +278,20 @@ class FeatureKernel(StreamKernel):
     Stores the normal matrix $\Phi^\top \Phi$, the moments $\Phi^\top Y$ and the sum of the
     features; also the features themselves, rounded to single precision, if they fit into `room`
     bytes (0 to keep them exact). Otherwise they are computed again in every pass. All else is
-    computed in double precision. `features` maps samples (m, d) to (m, features.size).
+    computed in double precision. `features` is a function from samples to features.
     """
 
     def __init__(
         self, features: Any, X: Tensor, Y: Tensor, advance: Advance = None, room: int = 0
     ) -> None:
         super().__init__(X, Y, advance)
-        self.map, size = features, features.size
+        self.map, size = features, features(X[:1]).shape[1]
         rows_kept = len(X) if 4 * len(X) * size <= room else 0
         kept = torch.empty(rows_kept, size, dtype=torch.float32)
         self._normal, self._moment = X.new_zeros(size, size), X.new_zeros(size, Y.shape[1])
         self._sum, self._diagonal = X.new_zeros(size), X.new_empty(len(X))
         for rows, _ in self._ranges(1):
-            Phi = self.map(X[rows])
+            Phi = self._query(X[rows])
             if len(kept):
                 kept[rows] = Phi
                 Phi = kept[rows].double()
@@ -328,7 +328,7 @@ class FeatureKernel(StreamKernel):
         return coefficients
 
     def _query(self, X: Tensor) -> Tensor:
-        features: Tensor = self.map(X)
+        features: Tensor = self.map(X).to(X)
         return features
 
     def values(self, coefficients: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ class FeatureKernel(StreamKernel):
                 weighted = weights[rows, None] * Phi
                 normal.addmm_(weighted.mT, Phi)
                 moment.addmm_(weighted.mT, self.Y[rows])
-        ridge = torch.eye(self.map.size, dtype=self.X.dtype) * gamma
+        ridge = torch.eye(len(self._sum), dtype=self.X.dtype) * gamma
         theta = torch.cholesky_solve(moment, normal_factor(normal + ridge, gamma))
         dual = (self.Y - self.values(theta)) / gamma
         return Offline(dual if weights is None else weights[:, None] * dual, theta)
@@ -396,7 +396,7 @@ class FeatureKernel(StreamKernel):
         self, C: Tensor, parts: Tensor, count: int, batch: int
     ) -> Iterator[tuple[slice, Tensor]]:
         """From the last window to the first, with the sum over all later rows of each part."""
-        later = C.new_zeros(self.map.size, count * C.shape[1])
+        later = C.new_zeros(len(self._sum), count * C.shape[1])
         for rows in reversed(list(panels(len(self), batch, self.X.device))):
             seen, D = self.panel(rows), _by_part(C[rows], parts[rows], count)
             total = seen.features @ later

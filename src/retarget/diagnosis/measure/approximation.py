@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from retarget.arrays import as_tensor, free_memory
+from retarget.arrays import free_memory
 from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.trials import effective_targets, learn_online
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Approximation, FeatureKind
 from retarget.errors import StreamTooLargeError
 from retarget.kernels import Features, Kernel, Linear
+from retarget.kernels.feature_maps import FeatureMap, feature_map, nystroem_map
 from retarget.learners import SGD
 from retarget.theory.stream_kernel import (
     DENSE_LEAVE_ONE_OUT_ROWS,
@@ -36,50 +37,16 @@ KEPT_SHARE = 0.6  # share of the memory for features that are kept
 WINDOW_ROWS = 2000  # the kernel of so many rows is small
 FEWEST_FEATURES, MOST_FEATURES = 128, 2048
 SAMPLE_ROWS = 2000
-SMALLEST_SHARE = 1e-12  # smaller eigenvalues, relative to the largest, are rounding
 
 
-class OwnFeatures:
-    """The explicit features of a linear kernel, or of a kernel that is defined by features."""
-
-    def __init__(self, kernel: Linear | Features, example: Tensor) -> None:
-        self._kernel = kernel
-        self.kind: FeatureKind = "linear" if isinstance(kernel, Linear) else "own"
-        self.size = self(example[:1]).shape[1]
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Returns the features of some rows."""
-        if isinstance(self._kernel, Linear):
-            return X
-        return as_tensor("features", self._kernel.fn(X)).to(X)
-
-
-class Nystroem:
-    r"""$\phi(x) = k(x, Z)\, k(Z, Z)^{-1/2}$ for a few rows $Z$ of the stream (landmarks)."""
-
-    kind: FeatureKind = "nystroem"
-
-    def __init__(self, kernel: Kernel, landmarks: Tensor) -> None:
-        self._kernel, self._landmarks = kernel, landmarks
-        values, vectors = torch.linalg.eigh(kernel(landmarks).to(landmarks))
-        kept = values > SMALLEST_SHARE * values[-1].clamp(min=0)
-        self._root = vectors[:, kept] / values[kept].sqrt()
-        self.size = self._root.shape[1]
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Returns the whitened kernel between some rows and the landmarks."""
-        features: Tensor = self._kernel(X, self._landmarks).to(X) @ self._root
-        return features
-
-
-def feature_map(kernel: Kernel, X: Tensor, size: int, seed: int) -> OwnFeatures | Nystroem:
+def choose_features(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureMap:
     """Returns the kernel's own features if there are few enough, else Nystroem's."""
     if isinstance(kernel, Linear | Features):
-        own = OwnFeatures(kernel, X)
-        if own.size <= max(size, X.shape[1]):
+        own = feature_map(kernel)
+        if own(X[:1]).shape[1] <= max(size, X.shape[1]):
             return own
     chosen = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:size]
-    return Nystroem(kernel, X[chosen.sort().values])
+    return nystroem_map(kernel, X[chosen.sort().values])
 
 
 @dataclass(frozen=True)
@@ -93,7 +60,7 @@ class Opened:
     kernel: StreamKernel
     needed: int
     limit: int
-    features: OwnFeatures | Nystroem | None = None
+    features: FeatureMap | None = None
     sample: DenseKernel | None = None
 
 
@@ -119,9 +86,9 @@ def open_kernel(
             f"{limit / 1e9:.1f} GB; use a smaller {named('batch_size')}, or "
             f"allow more memory ({option('memory')})"
         )
-    features = feature_map(kernel, X, feature_count(options.features, len(X)), options.seed)
+    features = choose_features(kernel, X, feature_count(options.features, len(X)), options.seed)
     # Nystroem features are an approximation anyway, and may be stored with less precision
-    room = int(KEPT_SHARE * limit) if isinstance(features, Nystroem) else 0
+    room = int(KEPT_SHARE * limit) if not features.exact else 0
     opened = FeatureKernel(features, X, Y, advance, room)
     spread = opened.spread_rows(SAMPLE_ROWS)
     return Opened(opened, needed, limit, features, DenseKernel(kernel, X[spread], Y[spread]))
@@ -167,9 +134,10 @@ def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approxi
     symmetric = DenseKernel(lambda _: (near + near.mT) / 2, sample.X, sample.Y)
     shift, predicted = _shift(sample, learner, gamma)
     shift_near, predicted_near = _shift(symmetric, learner, gamma)
+    own: FeatureKind = "linear" if isinstance(features.kernel, Linear) else "own"
     return Approximation(
-        features=features.size,
-        kind=features.kind,
+        features=Phi.shape[1],
+        kind=own if features.exact else "nystroem",
         exact_memory=opened.needed,
         memory_limit=opened.limit,
         sample=len(sample),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.diagnosis.measure.approximation import FEATURE_WORK, MOST_FEATURES, OwnFeatures
+from retarget.diagnosis.measure.approximation import FEATURE_WORK, MOST_FEATURES
 from retarget.diagnosis.measure.trials import OVERFLOW, follow
 from retarget.diagnosis.models.adapters import (
     Loss,
@@ -23,6 +23,7 @@ from retarget.diagnosis.models.adapters import (
 from retarget.errors import StreamTooLargeError
 from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
+from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
 from retarget.theory.dual import Window
 from retarget.theory.response import remaining_start
@@ -300,7 +301,7 @@ def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
 def _outputs_are_alike(kernel: EmpiricalNTK, X: Tensor) -> bool:
     """Whether all outputs have this kernel, and learning one of them does not move the others."""
     K = kernel(X)
-    full = EmpiricalNTK(kernel.module, "full", kernel.params, progress=False)(X)
+    full = EmpiricalNTK(kernel.module, "full", params=kernel.params, progress=False)(X)
     gap = full - torch.kron(K, torch.eye(len(full) // len(K), dtype=K.dtype))
     return float(gap.abs().max()) <= SMALL * float(K.abs().max())
 
@@ -311,13 +312,14 @@ def open_description(description: Description, X: Tensor, Y: Tensor) -> Machine:
     Raises `StreamTooLargeError` if there are too many rows for the kernel, and too many features.
     """
     kernel, n, start = description.kernel, len(X), description.start(X)
-    own = OwnFeatures(kernel if isinstance(kernel, Features) else Features(kernel.features), X[:1])
-    few = own.size <= MOST_FEATURES and n * own.size**2 <= FEATURE_WORK
-    if few and 2 * own.size < n:
+    own = feature_map(kernel if isinstance(kernel, Features) else Features(kernel.features))
+    size = own(X[:1]).shape[1]
+    few = size <= MOST_FEATURES and n * size**2 <= FEATURE_WORK
+    if few and 2 * size < n:
         return Machine(description.learner, FeatureKernel(own, X, Y - start), start)
     if n > MOST_ROWS:
         raise StreamTooLargeError(
-            f"the kernel of {n:,} rows has {own.size:,} features; expected at most {MOST_ROWS:,} "
+            f"the kernel of {n:,} rows has {size:,} features; expected at most {MOST_ROWS:,} "
             f"rows, or at most {MOST_FEATURES:,} features"
         )
     return Machine(description.learner, DenseKernel(kernel, X, Y - start), start)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,15 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError, InvalidTypeError, ResultOverflowError
 from retarget.kernels.empirical.parameters import (
-    Choice,
+    ParameterChoice,
     Preconditioner,
     preconditioner_of,
     trained_parameters,
 )
 from retarget.kernels.empirical.plan import (
+    EmpiricalPlan,
     Mode,
     Outputs,
-    Plan,
     make_plan,
     sketched,
     with_split_products,
@@ -47,6 +47,7 @@ from retarget.samples import (
     with_type_of,
 )
 from retarget.settings import full_precision
+from retarget.text import amount_of_memory
 
 # Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
 # no more, to stay in the caches. On two cores 2^26 to 2^28 are equally fast, 2^24 is slower.
@@ -71,12 +72,17 @@ class Assembly:
         plan: What to compute for each sample.
         rows: Samples on the left of the kernel matrix.
         columns: Samples on its right.
-        memory: Working memory in bytes; None for a share of the free memory.
+        max_memory: Working memory in bytes; `"auto"` for half of what is free beside the matrix.
         progress: Whether to show a progress bar; None shows it on a terminal.
     """
 
     def __init__(
-        self, plan: Plan, rows: int, columns: int, memory: int | None, progress: bool | None
+        self,
+        plan: EmpiricalPlan,
+        rows: int,
+        columns: int,
+        max_memory: int | Literal["auto"],
+        progress: bool | None,
     ) -> None:
         self.plan, self._progress = plan, progress
         like, dtype, r = plan.network.like, plan.dtype, plan.rows
@@ -87,13 +93,13 @@ class Assembly:
             "compute it in several calls, by rows",
         )
         self.K = like.detach().new_zeros((rows * r, columns * r), dtype=dtype)
-        if memory is None:  # what is left besides the matrix
+        if max_memory == "auto":  # what is left besides the matrix
             free = free_memory(like.device)
-            memory = MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
+            max_memory = MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
         room = WORKING_BYTES.get(like.device.type, WORKING_BYTES_ELSEWHERE)
         enough = max(room // plan.working, -(-PRODUCT_ROWS // plan.positions))
-        self.chunk = max(1, min(enough, memory // 4 // plan.working))
-        self.panel = max(1, (memory - self.chunk * (plan.working + plan.held)) // plan.held)
+        self.chunk = max(1, min(enough, max_memory // 4 // plan.working))
+        self.panel = max(1, (max_memory - self.chunk * (plan.working + plan.held)) // plan.held)
 
     def symmetric_gram(self, A: Samples) -> Tensor:
         """K (n * r, n * r), of which the lower triangle is filled."""
@@ -232,10 +238,10 @@ class EmpiricalNTK(Kernel):
         params: Which parameters: a name, the name of a layer for all of its parameters, a pattern
             (`"*.bias"`), several of these, or a function of a name; None for all.
         mode: "structured" uses a rule for each layer that has one, in its cheapest form, and the
-            Jacobian for the rest; "jacobian" uses the Jacobian for all. "auto" is the same as
-            "structured", which is the cheaper of the two for most networks.
+            Jacobian for the rest; "jacobian" uses the Jacobian for all.
         accumulate: The type of the products and of the result; None for that of the parameters.
-        memory: Working memory in bytes, besides the kernel matrix; None for half of what is free.
+        max_memory: Working memory besides the kernel matrix, in bytes or as text such as "4GB";
+            "auto" for half of what is free beside the matrix when a kernel is computed.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
             numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
@@ -268,20 +274,20 @@ class EmpiricalNTK(Kernel):
         self,
         module: nn.Module,
         outputs: Outputs = "mean",
-        params: Choice = None,
-        mode: Mode = "auto",
+        *,
+        params: ParameterChoice = None,
+        preconditioner: Preconditioner = None,
+        max_memory: int | str = "auto",
+        mode: Mode = "structured",
         accumulate: torch.dtype | None = None,
-        memory: int | None = None,
         precision: Literal["full", "split"] = "full",
         sketch: int | None = None,
         seed: int = 0,
         progress: bool | None = None,
-        preconditioner: Preconditioner = None,
     ) -> None:
         require_network(module)
         number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
         several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
-        positive = "a positive number, or None"
         for name, value, valid, expected in (
             (
                 "outputs",
@@ -289,12 +295,7 @@ class EmpiricalNTK(Kernel):
                 number or several or outputs in ("mean", "sum", "full"),
                 "'mean', 'sum', 'full' or the number of an output, from 0, or a range of them",
             ),
-            (
-                "mode",
-                mode,
-                mode in ("auto", "structured", "jacobian"),
-                "'auto', 'structured' or 'jacobian'",
-            ),
+            ("mode", mode, mode in get_args(Mode), "'structured' or 'jacobian'"),
             (
                 "accumulate",
                 accumulate,
@@ -302,8 +303,7 @@ class EmpiricalNTK(Kernel):
                 "torch.float32, torch.float64 or None",
             ),
             ("precision", precision, precision in ("full", "split"), "'full' or 'split'"),
-            ("memory", memory, memory is None or memory >= 1, positive),
-            ("sketch", sketch, sketch is None or sketch >= 1, positive),
+            ("sketch", sketch, sketch is None or sketch >= 1, "a positive number, or None"),
         ):
             if not valid:
                 raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
@@ -316,7 +316,10 @@ class EmpiricalNTK(Kernel):
         if not isinstance(params, str | None) and not callable(params):
             params = tuple(params)
         self.params = params
-        self.memory, self.precision, self.progress = memory, precision, progress
+        self.max_memory: int | Literal["auto"] = (
+            "auto" if max_memory == "auto" else amount_of_memory("max_memory", max_memory)
+        )
+        self.precision, self.progress = precision, progress
         self.sketch, self.seed, self.preconditioner = sketch, seed, preconditioner
         chosen = self._parameters()
         if isinstance(preconditioner, Mapping):
@@ -426,7 +429,7 @@ class EmpiricalNTK(Kernel):
         def run(private: bool, packed: bool = True) -> ResultT:
             try:
                 plan = self._plan(samples, reuse, packed, private)
-                return compute(Assembly(plan, rows, columns, self.memory, self.progress))
+                return compute(Assembly(plan, rows, columns, self.max_memory, self.progress))
             except MoreLivePositionsError:  # than in the samples that it was tried on
                 return run(private, packed=False)
 
@@ -435,7 +438,7 @@ class EmpiricalNTK(Kernel):
 
     def _plan(
         self, samples: Samples, reuse: float, packed: bool = True, private: bool = True
-    ) -> Plan:
+    ) -> EmpiricalPlan:
         """What to compute, if each sample's factors serve `reuse` pairs of samples."""
         network = Network.from_module(self.module, self._parameters(), self.factors(), private)
         like, dtype = self._like(), self._dtype()

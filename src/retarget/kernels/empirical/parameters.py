@@ -19,11 +19,13 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.text import did_you_mean
 
 # A parameter's name, a layer's name or a pattern, several of these, or a function of a name.
-Choice = str | Sequence[str] | Callable[[str], bool] | None
+ParameterChoice = str | Sequence[str] | Callable[[str], bool] | None
 Preconditioner = Optimizer | Mapping[str, Tensor | float] | None
 
 
-def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn.Parameter]:
+def trained_parameters(
+    module: nn.Module, wanted: ParameterChoice = None
+) -> dict[str, nn.Parameter]:
     """Returns the trained parameters by name, all or those that are wanted.
 
     Args:

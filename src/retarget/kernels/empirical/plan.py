@@ -38,7 +38,7 @@ from retarget.samples import (
     take,
 )
 
-Mode = Literal["auto", "structured", "jacobian"]
+Mode = Literal["structured", "jacobian"]
 Outputs = Literal["mean", "sum", "full"] | int | range
 
 PROBED = 3  # samples to try a module on: a first, a last and one between
@@ -49,7 +49,7 @@ WRITING = 64  # likewise, the cost of writing one number of a gradient
 
 
 @dataclass(frozen=True)
-class Plan:
+class EmpiricalPlan:
     """What to compute for each chunk of samples.
 
     Attributes:
@@ -125,7 +125,7 @@ def make_plan(
     dtype: torch.dtype,
     reuse: float,
     packed: bool = True,
-) -> Plan:
+) -> EmpiricalPlan:
     """Tries the network on a few of the samples, and chooses the form of each layer's part.
 
     Args:
@@ -163,7 +163,7 @@ def make_plan(
         tuple(part[:1].clone() for part in parts) for parts in _factors(terms, first, dtype)
     )
     mean = outputs == "mean" or isinstance(outputs, range)
-    return Plan(
+    return EmpiricalPlan(
         network=network,
         chosen=chosen,
         rows=len(chosen) if full else 1,
@@ -178,7 +178,7 @@ def make_plan(
     )
 
 
-def with_split_products(plan: Plan) -> Plan:
+def with_split_products(plan: EmpiricalPlan) -> EmpiricalPlan:
     """Returns the plan with its large products on tensor cores."""
     parts: list[tuple[Term, Factors]] = [
         (SplitTerm(term), split(factors[0])) if isinstance(term, FeatureTerm) else (term, factors)
@@ -188,7 +188,7 @@ def with_split_products(plan: Plan) -> Plan:
     return replace(plan, terms=terms, example=example)
 
 
-def sketched(plan: Plan, size: int, seed: int) -> Plan:
+def sketched(plan: EmpiricalPlan, size: int, seed: int) -> EmpiricalPlan:
     """Returns a plan whose only factors are the projected features."""
     numbers = [each.nbytes * len(plan.chosen) for each in plan.network.parameters.values()]
     numbers += [part.nbytes for factors in plan.example for part in factors]

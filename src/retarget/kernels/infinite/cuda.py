@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retarget.arrays import free_memory
-from retarget.kernels.infinite.plan import Indices, PairMap, Plan, Stage
+from retarget.kernels.infinite.plan import Indices, InfinitePlan, PairMap, Stage
 from retarget.kernels.infinite.torch import (
     TENSORS_ALIVE,
     Report,
@@ -128,7 +128,7 @@ class Packed:
         return Packed(stop - start, self.samples[..., whole], some, self.diagonal[start:stop])
 
 
-def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Program:
+def make_program(plan: InfinitePlan, dtype: torch.dtype, device: torch.device) -> Program:
     """Lays a plan out for the kernel, in one precision."""
     like = torch.empty(0, dtype=dtype, device=device)
     stages: list[StageLaunches] = []
@@ -149,7 +149,11 @@ def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Progra
 
 
 def _launch(
-    stage: Stage, push: Maps, source: Plan | None, like: Tensor, rectifier: int | None = None
+    stage: Stage,
+    push: Maps,
+    source: InfinitePlan | None,
+    like: Tensor,
+    rectifier: int | None = None,
 ) -> Launch:
     """A stage with this push instead of its own; the first stage has the plan as its source."""
     channels, _, width = source.shape if source else (1, 1, stage.pull[1].inputs)
@@ -224,7 +228,7 @@ def probe() -> None:
     one, pair = PairMap.identity(1), np.zeros((1, 2), dtype=np.int64)
     stage = Stage((one, one), (one, one), 2.0, 1.0, True, None, (pair, pair), (1, 1))
     samples = torch.arange(3.0, device="cuda")
-    plan = Plan((1, 1, 1), (pair, pair), (stage,))
+    plan = InfinitePlan((1, 1, 1), (pair, pair), (stage,))
     program = make_program(plan, samples.dtype, samples.device)
     packed = pack(program, samples[:, None, None, None], False, lambda pairs: None)
     K = gram(program, packed, packed, False, lambda pairs: None)

@@ -22,7 +22,7 @@ from retarget.kernels.infinite.layers import (
     layers_to_dicts,
     read_layers,
 )
-from retarget.kernels.infinite.plan import Plan, make_plan
+from retarget.kernels.infinite.plan import InfinitePlan, make_plan
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 
@@ -224,7 +224,7 @@ class InfiniteNTK(Kernel):
 
 
 @lru_cache(maxsize=8)
-def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
+def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> InfinitePlan:
     return make_plan(layers, shape)
 
 

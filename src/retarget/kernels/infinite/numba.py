@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retarget.arrays import require_memory
 from retarget.kernels.infinite import sweep as loops
-from retarget.kernels.infinite.plan import PairMap, Plan, Stage, Tile
+from retarget.kernels.infinite.plan import InfinitePlan, PairMap, Stage, Tile
 from retarget.kernels.infinite.sweep import LANES
 
 Numbers = npt.NDArray[Any]
@@ -72,7 +72,7 @@ def probe() -> None:
         raise RuntimeError("a compiled loop gave wrong numbers")
 
 
-def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Program:
+def make_program(plan: InfinitePlan, dtype: torch.dtype, device: torch.device) -> Program:
     """Lays a plan out for the compiled loops, in one precision."""
     index, scale = _Writer(), _Writer()
     work_size, places = _work_layout(plan)
@@ -145,7 +145,7 @@ def _stage_fields(stage: Stage, channels: int, index: _Writer, scale: _Writer) -
     }
 
 
-def _input_fields(plan: Plan, index: _Writer) -> dict[int, int]:
+def _input_fields(plan: InfinitePlan, index: _Writer) -> dict[int, int]:
     """Where the pixels of the input pairs are in a packed sample."""
     rows, columns = plan.pairs
     _, height, width = plan.shape
@@ -158,7 +158,7 @@ def _input_fields(plan: Plan, index: _Writer) -> dict[int, int]:
     }
 
 
-def _work_layout(plan: Plan) -> tuple[int, list[dict[int, int]]]:
+def _work_layout(plan: InfinitePlan) -> tuple[int, list[dict[int, int]]]:
     """The size of a work array, and where each stage reads and writes: two levels, four rows."""
 
     def numbers(maps: tuple[PairMap, PairMap]) -> int:

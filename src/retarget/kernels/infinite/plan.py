@@ -149,7 +149,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class InfinitePlan:
     """All stages, and the pairs of input pixels that the first one starts from."""
 
     shape: tuple[int, int, int]
@@ -163,7 +163,7 @@ class Plan:
         return max(y.inputs * x.inputs for y, x in maps)
 
 
-def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
+def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> InfinitePlan:
     """The plan for samples of shape (channels, height, width); vectors are 1 x 1 images."""
     sizes, maps, pairs = _links(layers, shape)
     stages: list[Stage] = []
@@ -198,7 +198,7 @@ def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
                 gelu=isinstance(rectifier, Gelu),
             )
         )
-    return Plan(shape, _both(pairs[0]), tuple(stages))
+    return InfinitePlan(shape, _both(pairs[0]), tuple(stages))
 
 
 def _both(pairs: tuple[list[Pair], list[Pair]]) -> tuple[Indices, Indices]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from retarget.arrays import free_memory
-from retarget.kernels.infinite.plan import PairMap, Plan, Stage, Tile
+from retarget.kernels.infinite.plan import InfinitePlan, PairMap, Stage, Tile
 
 Report = Callable[[int], None]
 
@@ -58,7 +58,7 @@ class StageTensors:
 class Program:
     """A plan with its indices on the device."""
 
-    plan: Plan
+    plan: InfinitePlan
     stages: tuple[StageTensors, ...]
     pairs: tuple[Tensor, Tensor]
 
@@ -80,7 +80,7 @@ class Packed:
         return Packed(self.samples[start:stop], some, self.diagonal[start:stop])
 
 
-def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Program:
+def make_program(plan: InfinitePlan, dtype: torch.dtype, device: torch.device) -> Program:
     """Puts a plan's indices on a device."""
 
     def put(*arrays: Any) -> tuple[Tensor, Tensor]:

@@ -278,7 +278,7 @@ class RecentKernelRidge(OfflineLearner):
             f"an aim that counts {count} samples",
             3.0 * count * count,
             Y,
-            "use a smaller window or discount, or memory=..., which keeps sums",
+            "use a smaller window or discount, or features=..., which keeps sums",
         )
         K, targets = Y.new_empty(count, count), Y.new_empty(count, Y.shape[1])
         if kept:
