@@ -173,7 +173,7 @@ def test_an_estimated_spectrum_chooses_nearly_the_best_ridge(
     samples, decay, intercept, monkeypatch
 ):
     monkeypatch.setattr(moments, "EXACT_FEATURES", 20)
-    monkeypatch.setattr(moments, "FEW_SAMPLES", 0)
+    monkeypatch.setattr(moments, "FEW_ROWS", 0)
     rng = np.random.default_rng(samples)
     features = rng.normal(size=(samples, 400)) * np.arange(1, 401) ** -decay + 0.3
     targets = features @ rng.normal(size=(400, 2)) + 0.1 * rng.normal(size=(samples, 2))

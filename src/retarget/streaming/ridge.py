@@ -2,9 +2,9 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -17,12 +17,14 @@ from retarget.samples import as_samples, count, leaves, library_of, take
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.intake import require_unchanged
 from retarget.streaming.turns import Turn, in_turn
+from retarget.streaming.views import View, Views
 from retarget.theory.moments import LARGEST_NUMBER, Moments, RidgeSolution
 from retarget.theory.processes import sums_of_all
 
 # How many numbers of a portion's features are in memory at a time.
 PORTION = {"cpu": 1 << 24}
 PORTION_ELSEWHERE = 1 << 28
+Precision = Literal["float64", "float32"]
 # Features, targets, and weights (None for 1 each) of some samples.
 Portion = tuple[Tensor, Tensor, Tensor | None]
 
@@ -83,6 +85,13 @@ class StreamingRidge:
             alone, at the first prediction after a change.
         features: Number of features for `rt.RBF` and `rt.EmpiricalNTK`; others have their own.
         intercept: Whether to add a constant that is not penalized, as scikit-learn does.
+        views: Functions of a batch of samples that do not change what a sample means, such as its
+            mirror image; None among them is the sample itself: `views=[None, flip]`. Every view of
+            a sample is learned as a row of its own, and a prediction is the mean over the views.
+            Cross-validation leaves out all rows of a sample together. None for the sample alone.
+        precision: `"float64"` or `"float32"`, the type in which the sum over $\phi \phi^\top$ is
+            kept. `"float32"` halves the memory; it costs digits in `forget`, and ridges below
+            about $10^{-5}$ of the largest entry of the sum.
         seed: Seed of the random features.
 
     Examples:
@@ -97,7 +106,7 @@ class StreamingRidge:
         array([5.])
     """
 
-    OPTIONS: ClassVar[tuple[str, ...]] = ("gamma", "features", "intercept", "seed")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("gamma", "features", "intercept", "precision", "seed")
 
     def __init__(
         self,
@@ -106,11 +115,15 @@ class StreamingRidge:
         features: int = DEFAULT_FEATURES,
         *,
         intercept: bool = False,
+        views: Sequence[View] | None = None,
+        precision: Precision = "float64",
         seed: int = 0,
     ) -> None:
         self.gamma: float | Literal["auto"] = as_ridge(gamma)
         self.features, self.seed = as_count("features", features), int(seed)
-        self.intercept = bool(intercept)
+        self.intercept, self.precision, self._views = bool(intercept), precision, Views(views)
+        if precision not in get_args(Precision):
+            raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")
         self._map = feature_map(kernel, self.features, self.seed)
         self._turn = Turn()
         self._become(RidgeState())
@@ -239,6 +252,8 @@ class StreamingRidge:
         mine, theirs = self._kind(one, sized=both), other._kind(two, sized=both)
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
+        if not alike(self._views.functions, other._views.functions):
+            raise InvalidInputError("other has other views; expected those of this learner")
         if not alike(self._map.source, other._map.source):
             raise InvalidInputError(
                 "other has another feature function, or a network with other weights; expected "
@@ -269,7 +284,7 @@ class StreamingRidge:
                 such as `torch.distributed.all_reduce`. Every process calls it five times, in the
                 same order.
         """
-        found = sums_of_all(*self.learned, add)
+        found = sums_of_all(*self.learned, len(self._views), self._dtype, add)
         if found is not None:
             self._become(RidgeState(*found))
         return self
@@ -302,7 +317,7 @@ class StreamingRidge:
         after every portion of a stream. The result keeps all features in memory.
         """
         learned = self.learned
-        parts = list(self._portions(X, learned, learned.outputs))
+        parts = list(self._means(X, learned, learned.outputs))
         return Prepared(library_of(take(X, slice(0, 0))), parts)
 
     @torch.no_grad()
@@ -315,7 +330,7 @@ class StreamingRidge:
         learned = self.learned
         weights, intercept, _ = self._solved(learned)
         outputs = learned.outputs
-        parts = X.parts if isinstance(X, Prepared) else self._portions(X, learned, outputs)
+        parts = X.parts if isinstance(X, Prepared) else self._means(X, learned, outputs)
         like = X.like if isinstance(X, Prepared) else library_of(X)
         if isinstance(X, Prepared):
             _require_fitting(X.parts, weights)
@@ -341,6 +356,7 @@ class StreamingRidge:
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "kernel": self._map.description,
+            "views": self._views.names,
             "options": {name: getattr(self, name) for name in self.OPTIONS},
             "flat": flat,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
@@ -352,29 +368,50 @@ class StreamingRidge:
         return values | numbers, sums
 
     @classmethod
-    def load(cls, path: str | Path, kernel: Any, device: str | torch.device = "cpu") -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        kernel: Any,
+        device: str | torch.device = "cpu",
+        *,
+        views: Sequence[View] | None = None,
+    ) -> Self:
         """Loads a file written by `save`.
 
         Args:
             path: The file.
             kernel: The same as in the constructor: a file cannot contain a function.
             device: The device of the features; the sums are loaded there.
+            views: The same as in the constructor; they are compared by their names.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
-            return cls.from_state(values, tensors, kernel)
+            return cls.from_state(values, tensors, kernel, views)
 
     @classmethod
-    def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], kernel: Any) -> Self:
-        """Makes a learner from the result of `to_state`; the kernel is as in `load`."""
-        loaded = cls(kernel, **values["options"])
+    def from_state(
+        cls,
+        values: dict[str, Any],
+        tensors: dict[str, Tensor],
+        kernel: Any,
+        views: Sequence[View] | None = None,
+    ) -> Self:
+        """Makes a learner from the result of `to_state`; kernel and views are as in `load`."""
+        loaded = cls(kernel, **values["options"], views=views)
+        if values["views"] != loaded._views.names:
+            raise InvalidInputError(
+                f"it was saved with the views {values['views']}, not {loaded._views.names}; pass "
+                "views= as in the constructor"
+            )
         saved, found = values["kernel"], loaded._map.description
         if saved != found:
             raise InvalidInputError(f"it was saved with the kernel {saved}, not {found}")
         if values["dtype"] is None:
             return loaded
         learned = RidgeState(
-            Moments.from_state(values, tensors, loaded.intercept),
+            Moments.from_state(
+                values, tensors, loaded.intercept, len(loaded._views), loaded._dtype
+            ),
             bool(values["flat"]),
             getattr(torch, values["dtype"]),
             None if values["inputs"] is None else int(values["inputs"]),
@@ -395,46 +432,67 @@ class StreamingRidge:
         outputs, learned = targets.shape[1], self.learned
         require_unchanged("the number of outputs of Y", outputs, learned.outputs or outputs)
         chosen, stop = _as_weights(weights, len(targets)), 0
-        for features, start in self._portions(X, learned, outputs):
-            rows = slice(stop, stop + len(features))
-            residual = targets[rows].double()
-            residual = residual - start.to(residual)
+        for seen in self._portions(X, learned, outputs):
+            rows = slice(stop, stop + len(seen[0][0]))
+            true = targets[rows].double()
+            features = torch.cat([each for each, _ in seen])
+            residual = torch.cat([true - start.to(true) for _, start in seen])
             _require_moderate("the features of X", features)
             _require_moderate("Y", residual)
-            yield features, residual, None if chosen is None else chosen[rows]
+            some = None if chosen is None else chosen[rows].repeat(len(seen))
+            yield features, residual, some
             stop = rows.stop
 
     def _no_sums(self, portion: Portion) -> Moments:
         """Returns empty sums for such samples."""
         features, targets, _ = portion
         device = torch.device("cpu") if features.device.type == "mps" else features.device
-        return Moments(features.shape[1], targets.shape[1], self.intercept, device)
+        sizes, views = (features.shape[1], targets.shape[1]), len(self._views)
+        return Moments(*sizes, self.intercept, device, views=views, precision=self._dtype)
 
     def _portions(
         self, X: Any, learned: RidgeState, outputs: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields features, and starting values (n, c) or (1, c), a few samples at a time."""
+    ) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Yields features, and starting values (n, c) or (1, c), of each view of a few samples."""
         rows, first, width = 1, 0, None  # the first sample shows how many features there are
         if learned.moments is not None:
             width = learned.moments.features
-            rows = _portion_rows(width, learned.moments.mean.device)
+            rows = self._portion_rows(width, learned.moments.mean.device)
         if count(X):
             as_samples("X", X)  # checked as a whole, so that an error names the caller's row
+            self._views.require_fit(X)
             if self._map.any_inputs and learned.inputs is not None:
                 what = "the number of values in a sample of X"
                 require_unchanged(what, sample_size(X), learned.inputs)
         while first < count(X):
             with torch.no_grad():
                 part = take(X, slice(first, first + rows))
-                features, start = self._map.with_start(part, first)
-            require_unchanged(
-                "the number of features of X", features.shape[1], width or features.shape[1]
-            )
-            if start is None or start.shape[1] != outputs:  # learning starts from zero
-                start = features.new_zeros(1, outputs)
-            yield features, start
-            first, width = first + len(features), features.shape[1]
-            rows = _portion_rows(width, features.device)
+                mapped = [self._map.with_start(each, first) for each in self._views.of(part)]
+            seen = []
+            for features, start in mapped:
+                width = width or features.shape[1]
+                require_unchanged("the number of features of X", features.shape[1], width)
+                if start is None or start.shape[1] != outputs:  # learning starts from zero
+                    start = features.new_zeros(1, outputs)
+                seen.append((features, start))
+            yield seen
+            first += len(features)
+            rows = self._portion_rows(features.shape[1], features.device)
+
+    def _means(self, X: Any, learned: RidgeState, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields features and starting values, the means over views: predictions are linear."""
+        for seen in self._portions(X, learned, outputs):
+            features, starts = zip(*seen, strict=True)
+            yield sum(features) / len(seen), sum(starts) / len(seen)
+
+    def _portion_rows(self, features: int, device: torch.device) -> int:
+        numbers = PORTION.get(device.type, PORTION_ELSEWHERE)
+        return max(1, numbers // (features * len(self._views)))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """In which the sum over features is kept."""
+        return torch.float64 if self.precision == "float64" else torch.float32
 
     def _solved(self, learned: RidgeState) -> RidgeSolution:
         if learned.moments is None:
@@ -448,7 +506,12 @@ class StreamingRidge:
 
     def _kind(self, learned: RidgeState, sized: bool) -> dict[str, Any]:
         """Returns what must agree to merge two learners; sizes only if both have learned."""
-        kind: dict[str, Any] = {"kernel": self._map.description, "intercept": self.intercept}
+        kind: dict[str, Any] = {
+            "kernel": self._map.description,
+            "views": self._views.names,
+            "intercept": self.intercept,
+            "precision": self.precision,
+        }
         if sized and learned.moments is not None:
             kind |= {"features": learned.moments.features, "outputs": learned.outputs}
             if self._map.any_inputs:
@@ -504,7 +567,3 @@ def _require_moderate(name: str, values: Tensor) -> None:
 def sample_size(X: Any) -> int:
     """Returns how many numbers a sample has."""
     return sum(math.prod(np.shape(leaf)[1:]) for leaf in leaves(X))
-
-
-def _portion_rows(features: int, device: torch.device) -> int:
-    return max(1, PORTION.get(device.type, PORTION_ELSEWHERE) // features)

@@ -13,7 +13,8 @@ from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.feature_maps import as_count, tangent_map
 from retarget.samples import require_network
 from retarget.state_files import checksum, part_of
-from retarget.streaming.ridge import StreamingRidge
+from retarget.streaming.ridge import Precision, StreamingRidge
+from retarget.streaming.views import View
 
 
 class TangentLearner(StreamingRidge):
@@ -45,6 +46,10 @@ class TangentLearner(StreamingRidge):
             a mask), as for `EmpiricalNTK`.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation.
         features: Number of tangent features, m.
+        views: Functions of a batch of samples that do not change what a sample means, such as its
+            mirror image; None among them is the sample itself: `views=[None, flip]`. Every view is
+            learned, and a prediction is the mean over the views, so both cost as many passes.
+        precision: `"float64"`, or `"float32"` for half the memory; see `StreamingRidge`.
         combinations: Number of random combinations of the outputs whose gradients are computed;
             each costs a backward pass.
         params: Which parameters to use: a name, the name of a layer, a pattern such as
@@ -67,7 +72,7 @@ class TangentLearner(StreamingRidge):
         [[1.0], [3.0]]
     """
 
-    OPTIONS: ClassVar = ("gamma", "features", "combinations", "params", "seed")
+    OPTIONS: ClassVar = ("gamma", "features", "precision", "combinations", "params", "seed")
 
     def __init__(
         self,
@@ -75,6 +80,8 @@ class TangentLearner(StreamingRidge):
         gamma: float | Literal["auto"] = "auto",
         features: int = 4096,
         *,
+        views: Sequence[View] | None = None,
+        precision: Precision = "float64",
         combinations: int = 1,
         params: str | Sequence[str] | Callable[[str], bool] | None = None,
         seed: int = 0,
@@ -88,7 +95,7 @@ class TangentLearner(StreamingRidge):
         self.module = network.eval()
         count, seed = as_count("features", features), int(seed)
         tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
-        super().__init__(tangents, gamma, count, seed=seed)
+        super().__init__(tangents, gamma, count, views=views, precision=precision, seed=seed)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, the sums, and copies of the weights."""
@@ -98,18 +105,32 @@ class TangentLearner(StreamingRidge):
         return values, tensors | weights
 
     @classmethod
-    def load(cls, path: str | Path, module: nn.Module, device: str | torch.device = "cpu") -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        module: nn.Module,
+        device: str | torch.device = "cpu",
+        *,
+        views: Sequence[View] | None = None,
+    ) -> Self:
         """Loads a file written by `save`.
 
         Args:
             path: The file.
             module: A network with the same architecture; its weights come from the file.
             device: The device to compute on.
+            views: The same as in the constructor; they are compared by their names.
         """
-        return super().load(path, module, device)
+        return super().load(path, module, device, views=views)
 
     @classmethod
-    def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], module: Any) -> Self:
+    def from_state(
+        cls,
+        values: dict[str, Any],
+        tensors: dict[str, Tensor],
+        module: Any,
+        views: Sequence[View] | None = None,
+    ) -> Self:
         """Makes a learner from the result of `to_state`, on the device of the tensors."""
         weights = part_of(tensors, "network")
         network = copy.deepcopy(module)
@@ -117,4 +138,4 @@ class TangentLearner(StreamingRidge):
         network = network.to(next(iter(weights.values())).device)
         if values["kernel"]["weights"] != checksum("", network.state_dict()):
             raise InvalidInputError("its weights differ from those that it was saved with")
-        return super().from_state(values, tensors, network)
+        return super().from_state(values, tensors, network, views)

@@ -53,7 +53,7 @@ ROUNDING = 1e-9
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
 # Forgetting is reported if it cost a digit, and fewer than this many are left.
-ENOUGH_DIGITS = 4.0
+ENOUGH_DIGITS = {torch.float64: 4.0, torch.float32: 2.0}
 # The numbers and the sums of a saved state, and the shapes of the sums: m features, c outputs.
 NUMBERS = {
     "count": int,
@@ -62,10 +62,12 @@ NUMBERS = {
     "peak_scatter": float,
     "peak_power": float,
 }
-SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
+SUMS = {"mean": "m", "target_mean": "c", "triangle": "t", "cross": "mc", "power": "c"}
+# How much larger the rounding errors of C are than in float64.
+COARSER = {torch.float64: 1.0, torch.float32: 1e5}
 # All eigenvalues of C are computed for at most so many features, or samples.
 EXACT_FEATURES = 384
-FEW_SAMPLES = 256
+FEW_ROWS = 256
 # Steps of a Krylov space that estimates them, with C and with its inverse, and its size at most.
 KRYLOV_STEPS = 16
 INVERSE_STEPS = 5
@@ -85,6 +87,8 @@ class Moments:
 
     Attributes:
         intercept: Whether the solution has an intercept; the sums are then about the means.
+        views: Rows that each sample has.
+        precision: The type in which C is kept.
         count: Samples learned, less those forgotten.
         weight: Sum of their weights.
         squared_weight: Sum of the squares of their weights.
@@ -96,17 +100,24 @@ class Moments:
     """
 
     def __init__(
-        self, features: int, outputs: int, intercept: bool, device: torch.device | str = "cpu"
+        self,
+        features: int,
+        outputs: int,
+        intercept: bool,
+        device: torch.device | str = "cpu",
+        *,
+        views: int = 1,
+        precision: torch.dtype = torch.float64,
     ) -> None:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self.intercept = intercept
+        self.intercept, self.views, self.precision = intercept, views, precision
         self.count, self.weight, self.squared_weight = 0, 0.0, 0.0
         self.peak_scatter = self.peak_power = 0.0
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.cross, self.power = zeros(features, outputs), zeros(outputs)
-        self.triangle = Triangle.of_zeros(self.mean)
+        self.triangle = Triangle.of_zeros(self.mean, precision)
 
     @property
     def features(self) -> int:
@@ -130,7 +141,10 @@ class Moments:
         return self.triangle.matrix()
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Adds samples (n, m) with targets (n, c), all finite, and weights (n,) above 0."""
+        """Adds rows (n, m) with targets (n, c), all finite, and weights (n,) above 0.
+
+        All rows of a sample must be among them, with the same weight.
+        """
         if not len(features):
             return
         phi, y = features.to(self.mean), targets.to(self.mean)
@@ -147,9 +161,10 @@ class Moments:
         self.triangle = self.triangle.plus_rows(phi)
         self.cross = torch.addmm(self.cross, phi.mT, y)
         self.power = self.power + y.square().sum(0)
-        self.count += len(phi)
+        self.count += len(phi) // self.views
         self.weight += total
-        self.squared_weight += float(w @ w)
+        # of samples, not rows: the rows of a sample are left out together in cross-validation
+        self.squared_weight += self.views * float(w @ w)
 
     def join(self, other: "Moments") -> None:
         """Adds the samples of other sums."""
@@ -211,23 +226,32 @@ class Moments:
         """Returns the state as plain numbers and tensors."""
         self._add_waiting()
         numbers = {name: getattr(self, name) for name in NUMBERS}
-        return numbers, {name: getattr(self, name) for name in SUMS}
+        tensors = {name: getattr(self, name) for name in SUMS}
+        return numbers, tensors | {"triangle": self.triangle.packed()}
 
     @classmethod
     def from_state(
-        cls, numbers: dict[str, Any], tensors: dict[str, Tensor], intercept: bool
+        cls,
+        numbers: dict[str, Any],
+        tensors: dict[str, Tensor],
+        intercept: bool,
+        views: int = 1,
+        precision: torch.dtype = torch.float64,
     ) -> "Moments":
         """Checks and restores a saved state."""
         m, c = require_shape("cross", tensors["cross"], None, None).shape
-        held = cls(m, c, intercept, tensors["cross"].device)
+        device = tensors["cross"].device
+        held = cls(m, c, intercept, device, views=views, precision=precision)
+        sizes = {"m": m, "c": c, "t": m * (m + 1) // 2}
         for name, shape in SUMS.items():
-            tensor = require_shape(name, tensors[name], *({"m": m, "c": c}[each] for each in shape))
-            if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
+            tensor = require_shape(name, tensors[name], *(sizes[each] for each in shape))
+            expected = precision if name == "triangle" else torch.float64
+            if tensor.dtype != expected or not bool(tensor.isfinite().all()):
                 raise InvalidInputError(
-                    f"{name} is not float64 or not finite; expected finite float64 numbers"
+                    f"{name} is not {expected}, or not finite; expected finite numbers"
                 )
-            if name == "scatter":
-                held.triangle = Triangle.of_matrix(tensor)
+            if name == "triangle":
+                held.triangle = Triangle.of_packed(tensor, held.mean)
             else:  # a copy has the usual alignment, on which the last digits of products depend
                 setattr(held, name, tensor.clone())
         for name, kind in NUMBERS.items():
@@ -259,13 +283,13 @@ class Moments:
         few, factor = self._of_few_samples(), None
         if gamma == "auto":
             gamma, factor = self._chosen(few)
-        if few is not None and gamma > LEAST_RIDGE * (self._largest() + gamma):
+        if few is not None and gamma > self._least_ridge(self._largest() + gamma):
             weights = few.solve(self.cross, gamma)
             return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
         factor = self._factor(gamma) if factor is None else factor
         if factor is None:
             most = self._largest()
-            least = LEAST_RIDGE * max(most, self.peak_scatter, 1e-300)
+            least = self._least_ridge(max(most, self.peak_scatter, 1e-300))
             size = math.sqrt(most / self.weight)
             large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
             large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
@@ -304,7 +328,7 @@ class Moments:
         if not mean > 0:
             return 1.0, None  # all features are zero, or there is one sample: any ridge will do
         most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
-        lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
+        lowest = math.ceil(2 * math.log10(1e3 * self._least_ridge(most)))
         start = max(2 * round(math.log10(mean)), lowest)
         factor, center = None, lowest
         if few is not None or self.features <= EXACT_FEATURES:
@@ -331,10 +355,10 @@ class Moments:
 
     def _of_few_samples(self) -> Eigen | None:
         """The eigenvectors of C, if there are far fewer samples than features."""
-        most = min(FEW_SAMPLES, self.features // 2)
-        if self.features <= EXACT_FEATURES or self.count > most or self.peak_scatter:
+        rows, most = self.count * self.views, min(FEW_ROWS, self.features // 2)
+        if self.features <= EXACT_FEATURES or rows > most or self.peak_scatter:
             return None
-        return low_rank_eigen(self.scatter, self.count)
+        return low_rank_eigen(self.scatter, rows)
 
     def _estimated(self, product: Callable[[Tensor], Tensor], steps: int) -> Spectrum:
         # Their relative error in the trace is sqrt(2 / (probes m)): few will do if few of the
@@ -367,7 +391,11 @@ class Moments:
             return None
         smallest = float(factor.diagonal().min()) ** 2
         result: Tensor = factor
-        return result if smallest > LEAST_RIDGE * float(matrix.diagonal().max()) else None
+        return result if smallest > self._least_ridge(float(matrix.diagonal().max())) else None
+
+    def _least_ridge(self, largest: float) -> float:
+        """The ridge below which rounding decides, for this largest entry of C."""
+        return LEAST_RIDGE * COARSER[self.precision] * largest
 
     def _largest(self) -> float:
         """The largest entry of C, which is on its diagonal."""
@@ -395,8 +423,8 @@ class Moments:
         if then <= 10 * now:
             return
         inverse = float(inverse_norm(lambda rhs: torch.cholesky_solve(rhs, factor), factor))
-        digits = expected_digits(then * inverse, torch.float64)
-        if digits < ENOUGH_DIGITS:
+        digits = expected_digits(then * inverse, self.precision)
+        if digits < ENOUGH_DIGITS[self.precision]:
             left = f"{max(digits, 0.0):.1f}"
             _warn_of_forgetting(f"expect {left} correct digits of the solution; use a larger gamma")
 
@@ -406,7 +434,7 @@ class Moments:
         spoiled = self.peak_power / max(float(self.power.sum()), 1e-300)
         told = spoiled > 10 and residual * self.weight <= LEAST_ERROR * self.peak_power
         if told or (at_the_limit and lost > 10):
-            digits = max(expected_digits(max(lost, spoiled), torch.float64), 0.0)
+            digits = max(expected_digits(max(lost, spoiled), self.precision), 0.0)
             _warn_of_forgetting(
                 f"the sums have {digits:.1f} correct digits, too few to choose gamma; give it"
             )
@@ -414,7 +442,8 @@ class Moments:
     def _are_possible(self) -> bool:
         """Whether samples can have these sums: C completed by y is positive semi-definite."""
         largest = max(self._largest(), self.peak_scatter)
-        slack, power = ROUNDING * largest, self.power.clamp(min=self.peak_power)
+        slack = ROUNDING * COARSER[self.precision] * largest
+        power = self.power.clamp(min=self.peak_power)
         if bool((self.power < -ROUNDING * power).any()):
             return False
         if slack == 0:  # all features are zero
@@ -425,7 +454,7 @@ class Moments:
         weights = torch.cholesky_solve(self.cross, factor)
         explained = (self.cross * weights).sum(0)
         # what rounding of C may change it by
-        noise = ROUNDING * power + 1e-12 * largest * weights.square().sum(0)
+        noise = ROUNDING * power + 1e-3 * slack * weights.square().sum(0)
         return bool((explained <= self.power + noise).all())
 
     def _shift(self, mean: Tensor, target_mean: Tensor, weight: float) -> None:

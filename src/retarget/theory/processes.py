@@ -14,7 +14,7 @@ from retarget.theory.triangle import Triangle
 
 # What every process shares first, besides its type: whether it has learned anything, has an
 # intercept, has flat targets; then numbers that must be the same, and their squares.
-HEADER = 9
+HEADER = 13
 
 
 def sums_of_all(
@@ -22,6 +22,8 @@ def sums_of_all(
     flat: bool,
     dtype: torch.dtype | None,
     inputs: int | None,
+    views: int,
+    precision: torch.dtype,
     add: Callable[[Tensor], Any],
 ) -> tuple[Moments, bool, torch.dtype, int] | None:
     """Adds up what all processes have learned; None if no process has learned anything.
@@ -34,29 +36,32 @@ def sums_of_all(
         flat: Whether its targets had one axis.
         dtype: The type of its predictions.
         inputs: How many numbers each of its samples has.
+        views: How many rows each of its samples has.
+        precision: The type in which it keeps C.
         add: Replaces a tensor, in place, by its sum over the processes.
     """
     device = torch.device("cpu") if held is None else held.mean.device
     own: list[float] = [0.0] * (HEADER + len(FLOATS))
     if held is not None and dtype is not None:
-        sizes = [held.features, held.outputs, inputs or 0]
+        sizes = [held.features, held.outputs, inputs or 0, views, precision.itemsize]
         types = [dtype == each for each in FLOATS]
         own = [1, held.intercept, flat, *sizes, *(size**2 for size in sizes), *types]
     header = torch.tensor(own, dtype=torch.float64, device=device)
     add(header)
     n, intercepts, flats, *told = (round(each) for each in header.tolist())
-    sums, squares, types = told[:3], told[3:6], told[6:]
+    sums, squares, types = told[:5], told[5:10], told[10:]
     if not n:
         return None
     # numbers are the same if and only if the square of their sum is n times the sum of squares
     alike = all(one**2 == n * other for one, other in zip(sums, squares, strict=True))
-    m, c, size = (total / n for total in sums)
+    m, c, size, v, width = (total / n for total in sums)
     if not alike or intercepts not in (0, n):
         raise InvalidInputError(
-            f"the {n} learners have on average {m:g} features, {c:g} outputs and {size:g} numbers "
-            f"in a sample, and {intercepts} have an intercept; expected the same in every process"
+            f"the {n} learners have on average {m:g} features, {c:g} outputs, {size:g} numbers in "
+            f"a sample, {v:g} views and {8 * width:g} bits of precision, and {intercepts} have an "
+            "intercept; expected the same in every process"
         )
-    total = Moments(int(m), int(c), intercepts > 0, device)
+    total = Moments(int(m), int(c), intercepts > 0, device, views=views, precision=precision)
     _fill(total, total if held is None else held, add)
     found = [each for each, count in zip(FLOATS, types, strict=True) if count]
     return total, flats == n, reduce(torch.promote_types, found), int(size)
@@ -73,9 +78,13 @@ def _fill(total: Moments, held: Moments, add: Callable[[Tensor], Any]) -> None:
         total.mean, total.target_mean = means[: held.features], means[held.features :]
     sums = held.copy()
     sums.add_gap(held.mean - total.mean, held.target_mean - total.target_mean, weight)
-    scatter, total.cross, total.power = sums.scatter, sums.cross.clone(), sums.power.clone()
-    for tensor in (scatter, total.cross, total.power):
+    packed, total.cross, total.power = (
+        sums.triangle.packed().double(),
+        sums.cross.clone(),
+        sums.power.clone(),
+    )
+    for tensor in (packed, total.cross, total.power):
         add(tensor)
-    total.triangle = Triangle.of_matrix(scatter)
+    total.triangle = Triangle.of_packed(packed.to(total.precision), total.mean)
     for (name, kind), number in zip(NUMBERS.items(), numbers, strict=True):
         setattr(total, name, kind(round(number) if kind is int else number))

@@ -1,10 +1,15 @@
-"""The lower triangle of a sum of products phi phi^T, of which every version is kept as it is."""
+"""The lower triangle of a sum of products phi phi^T, of which every version is kept as it is.
+
+It is kept in float64 or float32; products, and all that is computed from it, are float64.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from retarget.errors import InvalidInputError
 
 # Columns that are multiplied together, so that the upper triangle can be skipped.
 COLUMNS = {"cpu": 256}
@@ -21,23 +26,38 @@ class Triangle(NamedTuple):
     waiting: tuple[Tensor, ...] = ()
 
     @classmethod
-    def of_zeros(cls, like: Tensor) -> "Triangle":
+    def of_zeros(cls, like: Tensor, dtype: torch.dtype) -> "Triangle":
         """Returns the triangle of zeros for a vector (m,) of features."""
-        spans = _spans(like)
-        return cls(tuple(like.new_zeros(rows.stop - rows.start, rows.stop) for rows in spans))
+        return cls(
+            tuple(
+                torch.zeros(len(rows), rows.stop, dtype=dtype, device=like.device)
+                for rows in _spans(like)
+            )
+        )
 
     @classmethod
-    def of_matrix(cls, matrix: Tensor) -> "Triangle":
-        """Returns the lower triangle of a matrix (m, m), as a copy."""
-        spans = _spans(matrix[0])
-        return cls(tuple(matrix[rows, : rows.stop].clone() for rows in spans))
+    def of_packed(cls, packed: Tensor, like: Tensor) -> "Triangle":
+        """Returns the triangle of rows one after the other, for a vector (m,) of features."""
+        blocks = cls.of_zeros(like, packed.dtype).blocks
+        rows = torch.split(packed, list(range(1, len(like) + 1)))
+        for block, span in zip(blocks, _spans(like), strict=True):
+            for row, values in zip(block, rows[span.start : span.stop], strict=True):
+                row[: len(values)] = values
+            square = block[:, span.start :]  # products of rows fill it above the diagonal, too
+            square += square.tril(-1).mT
+        return cls(blocks)
+
+    def packed(self) -> Tensor:
+        """Returns the rows of the triangle one after the other, m (m + 1) / 2 numbers."""
+        blocks = self.added().blocks
+        return torch.cat([row for block in blocks for row in _rows_of(block)])
 
     def matrix(self) -> Tensor:
-        """Returns C (m, m) as a new matrix; its upper triangle is not filled."""
-        whole = self.added()
-        m = whole.blocks[-1].shape[1]
-        matrix = whole.blocks[-1].new_zeros(m, m)
-        for block in whole.blocks:
+        """Returns C (m, m) as a new matrix of float64; its upper triangle is not filled."""
+        blocks = self.added().blocks
+        m = blocks[-1].shape[1]
+        matrix = torch.zeros(m, m, dtype=torch.float64, device=blocks[-1].device)
+        for block in blocks:
             stop = block.shape[1]
             matrix[stop - len(block) : stop, :stop] = block
         return matrix
@@ -48,13 +68,14 @@ class Triangle(NamedTuple):
         for block in self.added().blocks:
             stop = block.shape[1]
             first = stop - len(block)
+            block = block.to(columns)
             result[first:stop] += block @ columns[:stop]
             result[:first] += block[:, :first].mT @ columns[first:stop]
         return result
 
     def diagonal(self) -> Tensor:
         """Returns the diagonal of C (m,)."""
-        parts = [block.diagonal(block.shape[1] - len(block)) for block in self.blocks]
+        parts = [block.diagonal(block.shape[1] - len(block)).double() for block in self.blocks]
         return sum((rows.square().sum(0) for rows in self.waiting), torch.cat(parts))
 
     def plus_rows(self, rows: Tensor) -> "Triangle":
@@ -72,13 +93,23 @@ class Triangle(NamedTuple):
     def plus(self, other: "Triangle", factor: float) -> "Triangle":
         """Adds another triangle times a factor."""
         pairs = zip(self.added().blocks, other.added().blocks, strict=True)
-        return Triangle(tuple(torch.add(one, two.to(one), alpha=factor) for one, two in pairs))
+        return Triangle(
+            tuple(
+                _rounded(one, one.double() + factor * two.to(one.device).double())
+                for one, two in pairs
+            )
+        )
 
     def plus_product(self, row: Tensor, factor: float) -> "Triangle":
         """Adds the product of a row (m,) with itself, times a factor of either sign."""
         return Triangle(
             tuple(
-                torch.addr(block, row[stop - len(block) : stop], row[:stop], alpha=factor)
+                _rounded(
+                    block,
+                    torch.addr(
+                        block.double(), row[stop - len(block) : stop], row[:stop], alpha=factor
+                    ),
+                )
                 for block in self.added().blocks
                 for stop in [block.shape[1]]
             )
@@ -91,13 +122,29 @@ class Triangle(NamedTuple):
 
 def _with_products(block: Tensor, parts: Sequence[Tensor]) -> Tensor:
     """Adds the products of rows to a block of the triangle, which stays as it is."""
-    stop = block.shape[1]
+    stop, total = block.shape[1], block.double()
     for rows in parts:
-        block = torch.addmm(block, rows[:, stop - len(block) : stop].mT, rows[:, :stop])
-    return block
+        total = torch.addmm(total, rows[:, stop - len(block) : stop].mT, rows[:, :stop])
+    return _rounded(block, total)
 
 
-def _spans(like: Tensor) -> Iterator[slice]:
+def _rounded(block: Tensor, values: Tensor) -> Tensor:
+    """Returns new values of a block as they are kept."""
+    kept = values.to(block.dtype)
+    if block.dtype != values.dtype and not bool(kept.isfinite().all()):
+        raise InvalidInputError(
+            f"the sums are as large as {float(values.abs().max()):.2g}, too large for float32; "
+            "scale the features down, or use precision='float64'"
+        )
+    return kept
+
+
+def _rows_of(block: Tensor) -> Iterator[Tensor]:
+    first = block.shape[1] - len(block)
+    return (row[: first + number + 1] for number, row in enumerate(block))
+
+
+def _spans(like: Tensor) -> Iterator[range]:
     columns = COLUMNS.get(like.device.type, COLUMNS_ELSEWHERE)
     for start in range(0, len(like), columns):
-        yield slice(start, min(start + columns, len(like)))
+        yield range(start, min(start + columns, len(like)))
