@@ -200,6 +200,30 @@ def test_merged_is_the_union(intercept):
     assert_same(merged.merge(merged).predict(queries), twice.predict(queries))
 
 
+def test_new_outputs_had_target_zero_and_the_learner_itself_keeps_its_own():
+    X, Y, queries, _ = made()
+    thing = learner(intercept=True).learn(X, Y)
+    padded = learner(intercept=True).learn(X, np.hstack([Y, np.zeros((40, 1))]))
+    wider = thing.widened(3)
+    assert_same(wider.predict(queries), padded.predict(queries))
+    weights, intercept, gamma = wider.solution()
+    assert_same(cubes(queries) @ weights.numpy() + intercept.numpy(), padded.predict(queries))
+    assert (gamma, wider.learned.outputs, thing.learned.outputs) == (0.4, 3, 2)
+    assert learner().widened(3).learned.outputs == 0
+
+
+def test_weights_that_are_repetitions_count_as_such_in_cross_validation():
+    X, Y, queries, _ = made(n=30, d=6)
+    Y = Y + 3 * np.random.default_rng(1).normal(size=Y.shape)
+    times = np.arange(30) % 4 + 1
+    weighted = learner(gamma="auto").learn(X, Y, times.astype(float), repeats=True)
+    repeated = learner(gamma="auto").learn(np.repeat(X, times, axis=0), np.repeat(Y, times, axis=0))
+    certain = learner(gamma="auto").learn(X, Y, times.astype(float))
+    assert weighted.gamma_ == pytest.approx(repeated.gamma_)
+    assert_same(weighted.predict(queries), repeated.predict(queries), 1e-9)
+    assert certain.gamma_ > weighted.gamma_  # as if there were fewer samples
+
+
 def test_what_cannot_be_merged(tmp_path):
     X, Y, _, _ = made()
     thing, random = learner().learn(X, Y), rt.StreamingRidge(rt.RBF(1.0), features=8).learn(X, Y)
