@@ -55,7 +55,7 @@ def test_every_file_that_is_named_exists(page):
 
 def walks():
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    return text[text.index("## Three walks") : text.index("## What we ask")]
+    return text[text.index("## Walks through") : text.index("## What we ask")]
 
 
 @pytest.mark.parametrize("step", re.findall(r"^\d+\. (.+)$", walks(), re.MULTILINE))

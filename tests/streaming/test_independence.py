@@ -8,7 +8,6 @@ from torch import nn
 import retarget as rt
 from retarget.integrations.river_adaptive import AdaptiveRidge
 from retarget.integrations.river_named import NamedFeatures
-from support.oracles import ridge as oracle
 from support.problems import assert_same
 from support.streaming_objects import CE, correction, corrector, feed, results, shift
 
@@ -132,16 +131,6 @@ def test_a_fork_and_its_original_go_on_by_themselves(name):
         (fork, (ways[1], ways[2], ways[0])),
     ):
         assert_same(found(thing, *parts[-1]), alone((X, Y), *parts), 1e-9)
-
-
-def test_the_fork_of_a_ridge_is_the_literal_solution_after_the_original_learned():
-    X, Y = made()
-    thing = rt.StreamingRidge(rt.Linear(), 0.3).learn(X[:10], Y[:10])
-    fork = thing.fork().learn(X[10:12], Y[10:12])
-    thing.learn(X[12:], Y[12:])
-    assert_same(fork.predict(X), oracle.predictions(X[:12], Y[:12], X, 0.3))
-    kept = np.r_[0:10, 12:30]
-    assert_same(thing.predict(X), oracle.predictions(X[kept], Y[kept], X, 0.3))
 
 
 def test_a_precomputed_matrix_and_dicts_of_numbers_are_copied():

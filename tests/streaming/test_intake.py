@@ -31,11 +31,8 @@ VARIANTS = {
     **{f"{name}, squared": (make, {}) for name, make in OBJECTS.items()},
     **{f"{name}, {CE}": (make, {"loss": CE}) for name, make in OBJECTS.items()},
     **{
-        f"{aim}, {parts}, {features}": (
-            corrector,
-            {"features": features, "aim": aim, "parts": parts},
-        )
-        for aim, parts, features in [
+        f"{aim}, {parts}, {m}": (corrector, {"features": m, "aim": aim, "parts": parts})
+        for aim, parts, m in [
             ("all", "online", None),
             ("all", "both", 20),
             ("all", "offline", 20),

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.linear_model import Ridge
 from torch import nn
 
 import retarget as rt
@@ -82,20 +81,6 @@ def test_any_order_and_portions_give_the_literal_solution(stream, intercept, wei
     expected = oracle.predictions(cubes(X), Y, cubes(queries), gamma, given[weighted], intercept)
     assert_same(thing.predict(queries), expected, 1e-9)
     assert thing.samples == len(X)
-
-
-@both
-@pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_scikit_learn_gives_the_same(intercept, offset, small_portions):
-    X, Y, queries, weights = made()
-    X, queries = X + offset, queries + offset
-    for targets in (Y, Y[:, 0]):
-        peer = Ridge(alpha=2.5, fit_intercept=intercept, solver="svd").fit(X, targets, weights)
-        thing = rt.StreamingRidge(rt.Linear(), 2.5, intercept=intercept)
-        thing.learn(X[20:], targets[20:], weights[20:]).learn(X[:20], targets[:20], weights[:20])
-        # without an intercept the sums are those of numbers far from zero: digits are lost to that
-        tolerance = 1e-10 if intercept or not offset else 1e-5
-        assert_same(thing.predict(queries), peer.predict(queries), tolerance)
 
 
 def test_no_ridge_where_features_depend_on_each_other():
@@ -198,6 +183,30 @@ def test_merged_is_the_union(intercept):
     assert merged.samples == 40
     twice = merged.empty().learn(X, Y, 2 * weights)
     assert_same(merged.merge(merged).predict(queries), twice.predict(queries))
+
+
+def test_new_outputs_had_target_zero_and_the_learner_itself_keeps_its_own():
+    X, Y, queries, _ = made()
+    thing = learner(intercept=True).learn(X, Y)
+    padded = learner(intercept=True).learn(X, np.hstack([Y, np.zeros((40, 1))]))
+    wider = thing.widened(3)
+    assert_same(wider.predict(queries), padded.predict(queries))
+    weights, intercept, gamma = wider.solution()
+    assert_same(cubes(queries) @ weights.numpy() + intercept.numpy(), padded.predict(queries))
+    assert (gamma, wider.learned.outputs, thing.learned.outputs) == (0.4, 3, 2)
+    assert learner().widened(3).learned.outputs == 0
+
+
+def test_weights_that_are_repetitions_count_as_such_in_cross_validation():
+    X, Y, queries, _ = made(n=30, d=6)
+    Y = Y + 3 * np.random.default_rng(1).normal(size=Y.shape)
+    times = np.arange(30) % 4 + 1
+    weighted = learner(gamma="auto").learn(X, Y, times.astype(float), repeats=True)
+    repeated = learner(gamma="auto").learn(np.repeat(X, times, axis=0), np.repeat(Y, times, axis=0))
+    certain = learner(gamma="auto").learn(X, Y, times.astype(float))
+    assert weighted.gamma_ == pytest.approx(repeated.gamma_)
+    assert_same(weighted.predict(queries), repeated.predict(queries), 1e-9)
+    assert certain.gamma_ > weighted.gamma_  # as if there were fewer samples
 
 
 def test_what_cannot_be_merged(tmp_path):

@@ -19,7 +19,7 @@ from torch import Tensor
 from retarget.arrays import GrowingRows, as_non_negative, as_tensor, panels
 from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import (
-    Follower,
+    ColumnFollower,
     Tasks,
     TiledFactor,
     TiledProblem,
@@ -211,7 +211,7 @@ def iterative_targets(
         return delayed(settle_chunk)(tile, start, residual[problem.chunks[j]], *options, newest)
 
     learning = TiledLearning(problem, learner, lesson)
-    followers: tuple[Follower, ...] = (learning,) if factor is None else (factor, learning)
+    followers: tuple[ColumnFollower, ...] = (learning,) if factor is None else (factor, learning)
     follow_columns(problem, *followers)
     learning.warn_if_diverging()
     warned = warn_if_meaningless("the kernel of a block", learning.condition, problem.dtype)
@@ -276,7 +276,7 @@ class Start(NamedTuple):
     inherited: np.ndarray  # (parts, m, c) values of the past weights, and velocity, at the chunk
 
 
-class Learned(NamedTuple):
+class ChunkResult(NamedTuple):
     """The result of a chunk's steps."""
 
     targets: np.ndarray  # (m, c) the targets trained on
@@ -288,7 +288,7 @@ class Learned(NamedTuple):
 
 def learn_chunk(
     gram: np.ndarray, start: Start, values: np.ndarray, kind: Literal["targets", "errors"]
-) -> Learned:
+) -> ChunkResult:
     """Takes steps on these targets, or on targets that give these errors."""
     given, size = as_tensor(kind, values), start.learner.batch_size
 
@@ -311,7 +311,7 @@ def settle_chunk(
     parts: Parts,
     first_block: FirstBlock,
     factor: tuple[np.ndarray, np.ndarray] | None,
-) -> Learned:
+) -> ChunkResult:
     """Takes the steps that lead the learner to the offline predictions, as `Sweep` does in memory.
 
     The factor is L_jj of the chunk and its rows of L^-1 Y; without it, the aim is the targets.
@@ -336,7 +336,7 @@ def _take_steps(
     start: Start,
     portions: Iterator[tuple[slice, int]],
     answer: Callable[[Window, slice, int], tuple[Tensor, Tensor]],
-) -> Learned:
+) -> ChunkResult:
     K, learner, transfer = as_tensor("K", gram), DualLearner(start.learner), np.eye(2)
     learner.steps = start.row // start.learner.batch_size
     inherited = tuple(GrowingRows() for _ in learner.shares)
@@ -357,7 +357,7 @@ def _take_steps(
         transfer = memory.transfer @ transfer
         targets.append(wanted)
         errors.append(made)
-    return Learned(
+    return ChunkResult(
         torch.cat(targets).numpy(),
         torch.cat(errors).numpy(),
         torch.stack([share.rows for share in learner.shares]).numpy(),
@@ -401,7 +401,7 @@ class TiledLearning:
 
     def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
         """Applies the chunk's steps to the past shares, and adds the new ones."""
-        learned: Learned = wanted["learned"]
+        learned: ChunkResult = wanted["learned"]
         rows = self._problem.chunks[j]
         errors = as_tensor("errors", learned.errors)
         require_converging(errors, rows.start, self._learner, self._batch_gram())

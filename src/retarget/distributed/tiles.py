@@ -135,7 +135,7 @@ def _aligned(K: da.Array, multiple: int) -> da.Array:
     return K if sizes == K.chunks[0] else K.rechunk((sizes, sizes), method="tasks")
 
 
-class Follower(Protocol):
+class ColumnFollower(Protocol):
     """A computation that processes K column by column."""
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
@@ -148,7 +148,7 @@ class Follower(Protocol):
         """Receives the results of the tasks."""
 
 
-def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = True) -> None:
+def follow_columns(problem: TiledProblem, *followers: ColumnFollower, check: bool = True) -> None:
     """Runs the followers over all columns; set `check` when K is read for the first time."""
     count = len(problem.chunks)
     for j in range(count):

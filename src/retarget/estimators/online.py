@@ -24,7 +24,7 @@ from retarget.theory.losses import Loss, check_loss, outputs, steepest_slope
 from retarget.theory.offline.aims import as_aim
 from retarget.theory.stability import largest_stable_lr
 
-Correction = Literal["none", "exact", "iterative"]
+CorrectionName = Literal["none", "exact", "iterative"]
 Tracker = ShiftTracker | CorrectionTracker | TargetCorrector
 
 # Kernel entries of queries in memory at a time: 128 MB in float64.
@@ -173,8 +173,8 @@ class OnlineKernelEstimator(StreamEstimator):
     def _new_tracker(self, kernel: Kernel, learner: SGD) -> Tracker:
         """Returns the tracker for the chosen correction."""
         correction, gamma, loss = self.correction, self.gamma, cast("Loss", self.loss)
-        if correction not in get_args(Correction):
-            expected = get_args(Correction)
+        if correction not in get_args(CorrectionName):
+            expected = get_args(CorrectionName)
             raise InvalidInputError(f"correction is {correction!r}; expected one of {expected}")
         if not as_aim(self.aim).is_all and correction != "iterative":
             raise InvalidInputError(

@@ -138,22 +138,15 @@ def as_count(name: str, value: Any) -> int:
 
 
 def nystroem_map(kernel: Kernel, landmarks: Tensor) -> FeatureMap:
-    """Makes the map to Nystroem features, from samples that stand for all: the landmarks."""
-    return FeatureMap(Nystroem(kernel, landmarks), kernel, False, None)
+    r"""Makes the map $\phi(x) = k(x, Z)\, k(Z, Z)^{-1/2}$ for a few samples $Z$ (landmarks)."""
+    values, vectors = torch.linalg.eigh(kernel(landmarks).to(landmarks))
+    kept = values > SMALLEST_SHARE * values[-1].clamp(min=0)
+    root = vectors[:, kept] / values[kept].sqrt()
+    return FeatureMap(partial(_whitened, kernel, landmarks, root), kernel, False, None)
 
 
-class Nystroem:
-    r"""$\phi(x) = k(x, Z)\, k(Z, Z)^{-1/2}$ for a few samples $Z$ (landmarks)."""
-
-    def __init__(self, kernel: Kernel, landmarks: Tensor) -> None:
-        self._kernel, self._landmarks = kernel, landmarks
-        values, vectors = torch.linalg.eigh(kernel(landmarks).to(landmarks))
-        kept = values > SMALLEST_SHARE * values[-1].clamp(min=0)
-        self._root = vectors[:, kept] / values[kept].sqrt()
-
-    def __call__(self, X: Tensor) -> tuple[Tensor, None]:
-        """(n, m) whitened kernel between samples and landmarks."""
-        return self._kernel(X, self._landmarks).to(X) @ self._root, None
+def _whitened(kernel: Kernel, landmarks: Tensor, root: Tensor, X: Tensor) -> tuple[Tensor, None]:
+    return kernel(X, landmarks).to(X) @ root, None
 
 
 class RandomFourier:
@@ -202,7 +195,13 @@ def tangent_map(
         combinations: Number of random combinations of the outputs whose gradients are computed.
         seed: Seed of the projection and the combinations.
     """
-    tangents = Tangents(network, params, features, combinations, seed)
+    kernel = EmpiricalNTK(
+        _CombinedOutputs(network, combinations, seed),
+        outputs=range(combinations),
+        params=[f"network.{name}" for name in params],
+        sketch=features,
+        seed=seed,
+    )
     description = {
         "features": features,
         "combinations": combinations,
@@ -210,28 +209,14 @@ def tangent_map(
         "seed": seed,
         "weights": checksum("", network.state_dict()),
     }
-    return FeatureMap(tangents, tangents.kernel, False, description, source=network)
+    compute = partial(_tangents_and_outputs, kernel, combinations)
+    return FeatureMap(compute, kernel, False, description, source=network)
 
 
-class Tangents:
-    """Gets a network's tangent features and its outputs from one pass."""
-
-    def __init__(
-        self, network: nn.Module, params: list[str], features: int, combinations: int, seed: int
-    ) -> None:
-        self.combinations = combinations
-        self.kernel = EmpiricalNTK(
-            _CombinedOutputs(network, combinations, seed),
-            outputs=range(combinations),
-            params=[f"network.{name}" for name in params],
-            sketch=features,
-            seed=seed,
-        )
-
-    def __call__(self, X: Any) -> tuple[Tensor, Tensor]:
-        """(n, m) features, and (n, c) outputs."""
-        features, outputs = self.kernel.features_and_outputs(X)
-        return features, outputs[:, self.combinations :]
+def _tangents_and_outputs(kernel: EmpiricalNTK, combinations: int, X: Any) -> tuple[Tensor, Tensor]:
+    """Returns both from one pass; the outputs come after their combinations."""
+    features, outputs = kernel.features_and_outputs(X)
+    return features, outputs[:, combinations:]
 
 
 class _CombinedOutputs(nn.Module):

@@ -329,16 +329,16 @@ class StreamingRidge:
         """
         learned = self.learned
         weights, intercept, _ = self._solved(learned)
-        outputs = learned.outputs
-        parts = X.parts if isinstance(X, Prepared) else self._means(X, learned, outputs)
-        like = X.like if isinstance(X, Prepared) else library_of(X)
         if isinstance(X, Prepared):
+            like, parts = X.like, iter(X.parts)
             _require_fitting(X.parts, weights)
+        else:
+            like, parts = library_of(X), self._means(X, learned, learned.outputs)
         predicted = [
-            features.to(weights) @ weights + intercept + start.to(weights)
+            start.to(weights) + features.to(weights) @ weights + intercept
             for features, start in parts
         ]
-        result = torch.cat([weights.new_empty(0, outputs), *predicted])
+        result = torch.cat([weights.new_empty(0, learned.outputs), *predicted])
         if isinstance(like, Tensor):
             result = result.to(like.device)
         return give_back(result[:, 0] if learned.flat else result, like, learned.dtype)

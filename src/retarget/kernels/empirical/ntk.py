@@ -24,7 +24,7 @@ from retarget.kernels.empirical.parameters import (
 )
 from retarget.kernels.empirical.plan import (
     EmpiricalPlan,
-    Mode,
+    GradientMode,
     Outputs,
     make_plan,
     sketched,
@@ -278,7 +278,7 @@ class EmpiricalNTK(Kernel):
         params: ParameterChoice = None,
         preconditioner: Preconditioner = None,
         max_memory: int | str = "auto",
-        mode: Mode = "structured",
+        mode: GradientMode = "structured",
         accumulate: torch.dtype | None = None,
         precision: Literal["full", "split"] = "full",
         sketch: int | None = None,
@@ -295,7 +295,7 @@ class EmpiricalNTK(Kernel):
                 number or several or outputs in ("mean", "sum", "full"),
                 "'mean', 'sum', 'full' or the number of an output, from 0, or a range of them",
             ),
-            ("mode", mode, mode in get_args(Mode), "'structured' or 'jacobian'"),
+            ("mode", mode, mode in get_args(GradientMode), "'structured' or 'jacobian'"),
             (
                 "accumulate",
                 accumulate,

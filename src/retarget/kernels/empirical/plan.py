@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.empirical.recording import Chunk, Network, Recording, Reduction
+from retarget.kernels.empirical.recording import Chunk, GradientReduction, Network, Recording
 from retarget.kernels.empirical.terms import (
     Factors,
     FeatureTerm,
@@ -27,7 +27,7 @@ from retarget.kernels.empirical.terms import (
     alive,
     split,
 )
-from retarget.kernels.empirical.uses import Convolved, Dense, Layer, LookedUp, names_of
+from retarget.kernels.empirical.uses import Convolved, LayerNames, LinearUse, LookedUp, names_of
 from retarget.samples import (
     Samples,
     count,
@@ -38,7 +38,7 @@ from retarget.samples import (
     take,
 )
 
-Mode = Literal["structured", "jacobian"]
+GradientMode = Literal["structured", "jacobian"]
 Outputs = Literal["mean", "sum", "full"] | int | range
 
 PROBED = 3  # samples to try a module on: a first, a last and one between
@@ -68,7 +68,7 @@ class EmpiricalPlan:
     rows: int
     scale: float
     terms: tuple[Term, ...]
-    reductions: Mapping[Layer, Reduction]
+    reductions: Mapping[LayerNames, GradientReduction]
     example: tuple[Factors, ...]
     dtype: torch.dtype
     working: int
@@ -95,7 +95,7 @@ class EmpiricalPlan:
                     array.copy_(part)
 
     def factors_and_outputs(
-        self, samples: Samples, places: Mapping[Layer, Tensor] | None = None
+        self, samples: Samples, places: Mapping[LayerNames, Tensor] | None = None
     ) -> tuple[list[Factors], Tensor]:
         """The same in new arrays, except for these `places`, and all of the network's outputs."""
         chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places or {})
@@ -121,7 +121,7 @@ def make_plan(
     network: Network,
     samples: Samples,
     outputs: Outputs,
-    mode: Mode,
+    mode: GradientMode,
     dtype: torch.dtype,
     reuse: float,
     packed: bool = True,
@@ -308,7 +308,7 @@ def _seed(trial: Recording, chosen: range, alike: bool) -> Tensor:
     return seed
 
 
-def _candidates(trial: Recording) -> list[Layer]:
+def _candidates(trial: Recording) -> list[LayerNames]:
     """Layers whose parameters are used in no other way and, it seems, sample by sample."""
     used = Counter(name for layer in trial.layers for name in names_of(layer))
     return [
@@ -320,7 +320,9 @@ def _candidates(trial: Recording) -> list[Layer]:
     ]
 
 
-def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]) -> list[Layer]:
+def _confirmed(
+    chunk: Chunk, gs: Mapping[LayerNames, Tensor], used: dict[str, Tensor]
+) -> list[LayerNames]:
     """The layers for which the sum of g a^T is indeed what autograd says.
 
     The samples have weights in that sum, so that rows of g that are not samples give a wrong sum.
@@ -340,9 +342,9 @@ def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]
 
 def _first(
     chunk: Chunk,
-    layers: Sequence[Layer],
-    reductions: Mapping[Layer, Reduction],
-    g: Mapping[Layer, Tensor],
+    layers: Sequence[LayerNames],
+    reductions: Mapping[LayerNames, GradientReduction],
+    g: Mapping[LayerNames, Tensor],
 ) -> Chunk:
     """The first sample of the trial, with what would be kept of its gradients."""
     few, c = take(chunk.samples, slice(0, 1)), len(chunk.chosen)
@@ -364,7 +366,7 @@ def _live_positions(g: Tensor) -> int | None:
 
 
 def _form(
-    chunk: Chunk, layer: Layer, g: Tensor, full: bool, reuse: float, live: int | None
+    chunk: Chunk, layer: LayerNames, g: Tensor, full: bool, reuse: float, live: int | None
 ) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
     uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
@@ -374,7 +376,7 @@ def _form(
     _, groups, o, p = g.shape
     vocabulary = use.vocabulary if isinstance(use, LookedUp) else None
     root = _root(chunk, layer, groups * o if vocabulary is None else vocabulary)
-    if last and len(uses) == 1 and isinstance(use, Dense) and root is None:
+    if last and len(uses) == 1 and isinstance(use, LinearUse) and root is None:
         return ReadoutTerm(layer, full, c)
     p = p if live is None else live
     products = c**2 if full else c  # of two samples' rows
@@ -387,7 +389,7 @@ def _form(
     return PairTerm(layer, full, live, vocabulary, c)
 
 
-def _root(chunk: Chunk, layer: Layer, rows: int) -> Tensor | None:
+def _root(chunk: Chunk, layer: LayerNames, rows: int) -> Tensor | None:
     """(features,) a preconditioner's roots by gradient, unless they scale the inputs."""
     roots, use = chunk.network.roots, chunk.recording.layers[layer][0]
     if not roots or (chunk.has_single_roots(layer) and not isinstance(use, LookedUp)):
@@ -398,7 +400,7 @@ def _root(chunk: Chunk, layer: Layer, rows: int) -> Tensor | None:
 
 
 def _working(
-    chunk: Chunk, terms: Sequence[Term], example: Sequence[Factors], g: Mapping[Layer, Tensor]
+    chunk: Chunk, terms: Sequence[Term], example: Sequence[Factors], g: Mapping[LayerNames, Tensor]
 ) -> int:
     """About how many bytes are held for one sample on its way through the network."""
     uses = [use for layer in g for use in chunk.recording.layers[layer]]
@@ -418,6 +420,6 @@ def _working(
 def _positions(trial: Recording) -> int:
     """The most positions of a sample that a `linear` or a `conv2d` is applied at."""
     uses = [use for uses in trial.layers.values() for use in uses]
-    dense = [use.zeros.shape[:-1].numel() // use.n for use in uses if isinstance(use, Dense)]
+    dense = [use.zeros.shape[:-1].numel() // use.n for use in uses if isinstance(use, LinearUse)]
     convolved = [use.zeros.shape[2:].numel() for use in uses if isinstance(use, Convolved)]
     return max([*dense, *convolved], default=1)

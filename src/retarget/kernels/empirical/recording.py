@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from retarget.kernels.empirical.private import NotPrivateError, is_keras, private_copy
-from retarget.kernels.empirical.uses import RULES, Layer, Use, names_of
+from retarget.kernels.empirical.uses import RULES, LayerNames, Use, names_of
 from retarget.samples import Samples, count, leaves, outputs_of, unfit_outputs
 
 # Reduces one output's gradients by a layer's results (n, groups, features, positions) to what is
 # kept of them: in the array (n, ...) that it is given, or in a new one.
-Reduction = Callable[["Chunk", Tensor, Tensor | None], Tensor]
+GradientReduction = Callable[["Chunk", Tensor, Tensor | None], Tensor]
 
 
 class Recording(TorchFunctionMode):
@@ -58,7 +58,7 @@ class Recording(TorchFunctionMode):
         self._count, self._widen = count(samples), widen
         # integer tensors from the samples, kept alive so that their ids stay unique
         self._given = {id(leaf): leaf for leaf in leaves(samples)}
-        self.layers: dict[Layer, list[Use]] = {}
+        self.layers: dict[LayerNames, list[Use]] = {}
         self.elsewhere: set[str] = set()
         self.widened = False
 
@@ -209,18 +209,18 @@ class Chunk:
     network: Network
     samples: Samples
     chosen: range
-    reductions: Mapping[Layer, Reduction]
+    reductions: Mapping[LayerNames, GradientReduction]
     widen: bool = False
-    places: Mapping[Layer, Tensor] = field(default_factory=dict)
-    _scaled: dict[Layer, Tensor] = field(default_factory=dict)
+    places: Mapping[LayerNames, Tensor] = field(default_factory=dict)
+    _scaled: dict[LayerNames, Tensor] = field(default_factory=dict)
 
     @cached_property
     def recording(self) -> Recording:
-        """The forward pass."""
+        """The one forward pass, with every use of a parameter in it."""
         return self.network.record(self.samples, self.widen)
 
     @cached_property
-    def kept(self) -> dict[Layer, Tensor]:
+    def kept(self) -> dict[LayerNames, Tensor]:
         """(n, c, ...) what the reductions made of each of the chosen outputs."""
         outputs, c = self.recording.outputs, len(self.chosen)
         kept = dict(self.places)
@@ -238,8 +238,8 @@ class Chunk:
         return kept
 
     def gradients(
-        self, layers: Iterable[Layer], seed: Tensor, last: bool = False
-    ) -> dict[Layer, Tensor]:
+        self, layers: Iterable[LayerNames], seed: Tensor, last: bool = False
+    ) -> dict[LayerNames, Tensor]:
         """(n, groups, features, positions) the gradient of outputs, weighted by the seed (n, c).
 
         One backward pass serves all samples, as no sample's output depends on another's.
@@ -257,7 +257,7 @@ class Chunk:
         )
         return {layer: _joined([next(parts) for _ in each], 3) for layer, each in found.items()}
 
-    def inputs(self, layer: Layer, at: Tensor | None = None) -> Tensor:
+    def inputs(self, layer: LayerNames, at: Tensor | None = None) -> Tensor:
         """(n, groups, positions, features) the inputs of all uses of a layer in a row.
 
         With `at`, only those at these positions (n, few) of each sample.
@@ -270,7 +270,7 @@ class Chunk:
             return a.new_ones((*a.shape[:3], 1))
         return a if bias is None else nn.functional.pad(a, (0, 1), value=1.0)
 
-    def scaled_inputs(self, layer: Layer, at: Tensor | None = None) -> Tensor:
+    def scaled_inputs(self, layer: LayerNames, at: Tensor | None = None) -> Tensor:
         """The same times the preconditioner's roots, if each parameter has a single one."""
         if at is None and layer in self._scaled:  # kept, because every output needs them
             return self._scaled[layer]
@@ -282,7 +282,7 @@ class Chunk:
             self._scaled[layer] = a
         return a
 
-    def has_single_roots(self, layer: Layer) -> bool:
+    def has_single_roots(self, layer: LayerNames) -> bool:
         """Whether a preconditioner has one number for each parameter of the layer."""
         roots = self.network.roots
         return bool(roots) and not any(roots[name].ndim for name in names_of(layer))

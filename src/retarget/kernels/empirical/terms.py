@@ -28,7 +28,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from retarget.kernels.empirical.recording import Chunk
-from retarget.kernels.empirical.uses import Layer
+from retarget.kernels.empirical.uses import LayerNames
 from retarget.samples import count, leaves, mapped, take, with_leaves
 
 Factors = tuple[Tensor, ...]
@@ -49,7 +49,7 @@ class MoreLivePositionsError(Exception):
 
 
 class Term(ABC):
-    """One form of one layer's part."""
+    """One form of a layer's part of the kernel: its factors, and what they add up to."""
 
     @abstractmethod
     def factors(self, chunk: Chunk) -> Factors:
@@ -76,18 +76,18 @@ class FeatureTerm(Term):
     """A term with explicit features (n, r, features)."""
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
-        """Their products."""
+        """Adds the features' inner products, some features at a time to keep digits."""
         F, G = left[0].flatten(0, 1), right[0].flatten(0, 1)
         for start in range(0, F.shape[1], PRODUCT_DEPTH):
             some = slice(start, start + PRODUCT_DEPTH)
             K.addmm_(F[:, some], G[:, some].mT, alpha=scale)
 
     def diagonal(self, factors: Factors) -> Tensor:
-        """Their squares."""
+        """Sums the squares of each row's features."""
         return factors[0].square().sum(2)
 
     def features(self, factors: Factors) -> Tensor:
-        """As they are."""
+        """The rows of a sample one after the other; there is one if r = 1."""
         return factors[0].flatten(1)
 
 
@@ -104,7 +104,7 @@ class GradientTerm(FeatureTerm):
 
     def __init__(
         self,
-        layer: Layer,
+        layer: LayerNames,
         full: bool,
         live: int | None,
         root: Tensor | None,
@@ -227,7 +227,7 @@ class PairTerm(Term):
     """
 
     def __init__(
-        self, layer: Layer, full: bool, live: int | None, vocabulary: int | None, outputs: int
+        self, layer: LayerNames, full: bool, live: int | None, vocabulary: int | None, outputs: int
     ) -> None:
         self.layer, self.full, self.live = layer, full, live
         self.vocabulary, self.outputs = vocabulary, outputs
@@ -290,11 +290,11 @@ class PairTerm(Term):
 class ReadoutTerm(Term):
     """The last layer: every output has the same inputs, and a row of weights of its own."""
 
-    def __init__(self, layer: Layer, full: bool, outputs: int) -> None:
+    def __init__(self, layer: LayerNames, full: bool, outputs: int) -> None:
         self.layer, self.full, self.outputs = layer, full, outputs
 
     def factors(self, chunk: Chunk) -> Factors:
-        """(n, inputs) a."""
+        """(n, inputs) a of the last layer, which is applied once."""
         return (chunk.scaled_inputs(self.layer)[:, 0, 0],)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
@@ -306,7 +306,7 @@ class ReadoutTerm(Term):
         block.diagonal(dim1=1, dim2=3).add_((left[0] @ right[0].mT)[..., None], alpha=scale)
 
     def diagonal(self, factors: Factors) -> Tensor:
-        """The squares of the inputs."""
+        """The squared length of the inputs, which every output shares."""
         squares = factors[0].square().sum(1, keepdim=True)
         return squares.expand(-1, self.outputs) if self.full else squares * self.outputs
 
@@ -340,7 +340,7 @@ class SplitTerm(FeatureTerm):
         K.add_(total.mul_(mine[2]).mul_(theirs[2].mT), alpha=scale)
 
     def diagonal(self, factors: Factors) -> Tensor:
-        """The squares of the gradients."""
+        """The squares of the gradients that the halves add up to."""
         return self.features(factors).view(factors[0].shape).square().sum(2)
 
     def features(self, factors: Factors) -> Tensor:
@@ -401,7 +401,7 @@ class SketchTerm(FeatureTerm):
         self.terms, self.size, self.seed = terms, size, seed
 
     def factors(self, chunk: Chunk) -> Factors:
-        """(n, 1, m)."""
+        """(n, 1, m) the sums of all buckets over all terms."""
         total = chunk.network.like.new_zeros((count(chunk.samples), 1, self.size))
         for place, term in enumerate(self.terms):
             features = term.features(term.factors(chunk))

@@ -26,11 +26,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
 # The names of a weight and a bias that are used together; None for one that is missing or frozen.
-Layer = tuple[str | None, str | None]
+LayerNames = tuple[str | None, str | None]
 
 
-def names_of(layer: Layer) -> list[str]:
-    """The parameters of a layer."""
+def names_of(layer: LayerNames) -> list[str]:
+    """Drops what is missing or frozen."""
     return [name for name in layer if name is not None]
 
 
@@ -76,8 +76,8 @@ class Use(ABC):
         return self.input.numel() * 3 + self.zeros.numel() * 6
 
 
-class Dense(Use):
-    """`linear`."""
+class LinearUse(Use):
+    """`linear`, applied to the last dimension at every position of the others."""
 
     def has_rows(self) -> bool:
         """One or several: many modules flatten samples and positions first."""
@@ -85,19 +85,19 @@ class Dense(Use):
         return rows > 0 and rows == len(self.input) and rows % self.n == 0
 
     def positions(self) -> Tensor:
-        """The input."""
+        """All dimensions of the input between samples and features, as one group."""
         return self.input.detach().reshape(self.n, 1, -1, self.input.shape[-1])
 
     def arranged(self, g: Tensor) -> Tensor:
-        """One group."""
+        """The same positions as those of the input."""
         return g.reshape(self.n, 1, -1, g.shape[-1]).mT
 
 
-class Multiplied(Dense):
+class Multiplied(LinearUse):
     """`matmul` and `addmm`, whose weight stands on the right: it has a column for each result."""
 
     def by_row(self, values: Tensor, rows: int) -> Tensor:
-        """Transposed."""
+        """A column of the weight becomes a row, as `linear` has it."""
         return super().by_row(values.mT if values.ndim == 2 else values, rows)
 
 
@@ -112,20 +112,20 @@ class Convolved(Use):
     groups: int
 
     def has_rows(self) -> bool:
-        """Only for images."""
+        """As above, and only for images in batches: `conv2d` also takes a single one."""
         return self.input.ndim == 4 and super().has_rows()
 
     def positions(self) -> Tensor:
-        """The patches."""
+        """What lies under the window at each of its places, for each group of channels."""
         patches = self._patches(self.input.detach())
         return patches.reshape(len(patches), self.groups, -1, patches.shape[-1]).mT
 
     def arranged(self, g: Tensor) -> Tensor:
-        """Each group's channels."""
+        """The result's channels are divided among the groups in order."""
         return g.reshape(len(g), self.groups, g.shape[1] // self.groups, -1)
 
     def working(self) -> int:
-        """Includes the patches."""
+        """As above, with a copy of the input for each number of the window."""
         taps = self.size[0] * self.size[1]
         return self.input.numel() * (1 + 2 * taps) + self.zeros.numel() * 6
 
@@ -168,11 +168,11 @@ class Scaled(Use):
         return self.input.ndim > (self.trailing or 0) and super().has_rows()
 
     def positions(self) -> Tensor:
-        """One group for each parameter."""
+        """The numbers that each parameter meets, in a group of its own."""
         return self._by_parameter(self.normalize(self.input.detach()))[..., None]
 
     def arranged(self, g: Tensor) -> Tensor:
-        """One group for each parameter."""
+        """The gradients by what each parameter was used in, in the same groups."""
         return self._by_parameter(g)[:, :, None]
 
     def _by_parameter(self, x: Tensor) -> Tensor:
@@ -194,13 +194,13 @@ class LookedUp(Use):
         return self.input.reshape(len(self.input), 1, -1, 1)
 
     def arranged(self, g: Tensor) -> Tensor:
-        """One group; zero for the padding."""
+        """Zero where the token is the padding, which has no gradient."""
         if self.padding is not None:
             g = g.masked_fill((self.input == self.padding)[..., None], 0)
         return g.reshape(len(g), 1, -1, g.shape[-1]).mT
 
     def total(self, a: Tensor, g: Tensor) -> Tensor:
-        """(vocabulary, features)."""
+        """(vocabulary, features), with the gradients of a token added up."""
         found = g.new_zeros((self.vocabulary, g.shape[2]))
         return found.index_add_(0, a.flatten(), g[:, 0].mT.flatten(0, 1))
 
@@ -225,7 +225,7 @@ class Call(NamedTuple):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
-    return Call(input, weight, bias, Dense)
+    return Call(input, weight, bias, LinearUse)
 
 
 def _matmul(input: Tensor, other: Tensor) -> Call | None:
