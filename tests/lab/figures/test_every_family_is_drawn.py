@@ -17,7 +17,7 @@ from retarget.lab.runs.store import labeled
 MNIST = {"train": 30, "test": 20, "evaluate_every": 16}
 CIFAR = {"protocol": "domain pairs", "per_class": 2, "test_per_class": 2, "method": "vanilla"}
 CORE50 = {"data": "core50", "backbone": "support.core50_backbone:made", "frames_per_session": 1}
-CORE50 |= {"image_size": 4, "batch_size": 20, "method": "tangent", "memory": 16}
+CORE50 |= {"image_size": 4, "batch_size": 20, "method": "tangent", "features": 16}
 CORE50 |= {"network": "whole", "first_epochs": 0}
 # Parameters of a run that takes a second at most: all of them in `parameters`, nothing swept.
 SMALL = {
