@@ -119,6 +119,7 @@ class Family:
             parameters that decide what is read, so that runs with the same ones are looked up once.
         together: Returns a key that runs computed together share; None if a run is computed alone.
         light: Whether a run takes less time than starting a process.
+        notice: Returns what to say before these runs are computed, or an empty text.
     """
 
     config: type[Config]
@@ -128,6 +129,7 @@ class Family:
     data: Callable[..., Mapping[str, str]] = reads_nothing
     together: Callable[[Any], str | None] = lambda config: None
     light: bool = False
+    notice: Callable[[Sequence[Any]], str] = lambda configs: ""
 
 
 def one_by_one(run: "Callable[[Any], pl.DataFrame]") -> RunAll:
@@ -185,6 +187,8 @@ class Experiment(BaseModel):
     name: str  # the file's name without its suffix
     family: str  # a key of `families()`
     title: str
+    needs: str = ""  # the data that it reads, for people
+    takes: str = ""  # how long it takes, for people
     seeds: Seeds
     parameters: dict[str, Any] = {}
     grid: dict[str, Values] = {}  # every combination is a run, for every seed

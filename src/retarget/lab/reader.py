@@ -40,9 +40,13 @@ def experiment_names() -> list[str]:
     return sorted(Path(entry.name).stem for entry in CONFIGS.iterdir())
 
 
-def experiment_titles() -> dict[str, str]:
-    """Returns their titles by name, read without checking the files."""
-    return {name: tomllib.loads(_text_of(name))["title"] for name in experiment_names()}
+def experiment_descriptions() -> dict[str, tuple[str, str, str]]:
+    """Returns title, data needed and time of each, read without checking the files."""
+    files = {name: tomllib.loads(_text_of(name)) for name in experiment_names()}
+    return {
+        name: (file["title"], file.get("needs", "nothing"), file["takes"])
+        for name, file in files.items()
+    }
 
 
 def _text_of(name: str) -> str:

@@ -6,7 +6,6 @@ random features of the closed loop are retarget's.
 """
 
 import copy
-
 from dataclasses import dataclass, field
 
 import numpy as np
