@@ -125,8 +125,8 @@ def reproduce(
     experiments = []
     for name in names:
         experiment = loaded = load_experiment(name)
-        if quick and experiment.quick:
-            experiment = experiment.changed(experiment.quick)
+        if quick:
+            experiment = experiment.small()
         experiments.append(experiment.changed(changes).where_it_fits(**given))
         if experiments[-1] != loaded:
             experiments[-1].runs()  # reports wrong parameters before any work

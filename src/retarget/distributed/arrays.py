@@ -141,10 +141,8 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
     (total,) = computed(_added_up(sums))
     if total is None:
         return learner
-    found = learner.empty()
     inputs = math.prod(samples.shape[1:])
-    found._become(Learned(total, targets.ndim == 1, dtype, inputs))
-    return learner.merge(found)
+    return learner.merge(learner.holding(Learned(total, targets.ndim == 1, dtype, inputs)))
 
 
 def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
@@ -179,7 +177,7 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
 def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
     """Returns the dtype to learn the targets in; raises for bad targets before any work."""
     outputs = 1 if Y.ndim == 1 else Y.shape[1]
-    require_unchanged("the number of outputs of Y", outputs, learner._learned.outputs or outputs)
+    require_unchanged("the number of outputs of Y", outputs, learner.learned.outputs or outputs)
     none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
     require_float("Y", none, "convert it, or one-hot encode class labels, first")
     return none.dtype
@@ -191,7 +189,7 @@ def _sums_of_block(
     # A copy for every block, because threads must not run the same network at once.
     own = copy.deepcopy(empty)
     try:
-        return own.learn(X, Y)._learned.moments
+        return own.learn(X, Y).learned.moments
     except (InvalidInputError, InvalidTypeError) as error:
         where = "" if math.isnan(start) else f" that begins at row {start:.0f}"
         raise type(error)(f"in the block{where}: {error}") from error

@@ -150,10 +150,16 @@ class Changes(BaseModel):
     parameters: dict[str, Any] = {}
 
 
-class Case(Changes):
-    """One of the cases that an experiment compares, with its own seeds and values."""
+class Sweep(Changes):
+    """Changes with values to sweep."""
 
     grid: dict[str, Values] = {}
+
+
+class Case(Sweep):
+    """One of the cases that an experiment compares, with its own seeds and values."""
+
+    quick: Sweep = Sweep()  # what differs in its small version
 
 
 @dataclass(frozen=True)
@@ -187,14 +193,14 @@ class Experiment(BaseModel):
     name: str  # the file's name without its suffix
     family: str  # a key of `families()`
     title: str
-    needs: str = ""  # the data that it reads, for people
-    takes: str = ""  # how long it takes, for people
     seeds: Seeds
     parameters: dict[str, Any] = {}
     grid: dict[str, Values] = {}  # every combination is a run, for every seed
     cases: dict[str, Case] = {}
     quick: Changes | None = None  # a small version that runs the same code
     variant: str | None = None  # a parameter whose value is part of the results' name
+    needs: str = ""  # the data that it reads, and how long it takes: shown to people
+    takes: str = ""
 
     @property
     def kind(self) -> Family:
@@ -223,6 +229,7 @@ class Experiment(BaseModel):
                 seeds=None if changes.seeds else case.seeds,
                 parameters=_without(case.parameters, given),
                 grid=narrowed(case.grid),
+                quick=case.quick,
             )
             for name, case in self.cases.items()
         }
@@ -230,6 +237,19 @@ class Experiment(BaseModel):
         return self.model_copy(
             update=update | {"cases": cases, "seeds": changes.seeds or self.seeds}
         )
+
+    def small(self) -> "Experiment":
+        """Returns the small version: the changes in `quick`, then those in `quick` of each case."""
+        changed = self.changed(self.quick or Changes())
+        cases = {
+            name: Case(
+                seeds=case.quick.seeds or case.seeds,
+                parameters=case.parameters | case.quick.parameters,
+                grid=_without(case.grid, case.quick.parameters) | case.quick.grid,
+            )
+            for name, case in changed.cases.items()
+        }
+        return changed.model_copy(update={"cases": cases})
 
     def where_it_fits(self, **parameters: Any) -> "Experiment":
         """Returns the experiment with those of the given parameters that its family has."""

@@ -175,19 +175,19 @@ def _problems(experiment: Experiment | None) -> Iterator[Mistake]:
             yield Mistake("cases", f"got {shown(name)}; expected a name of {LETTERS}")
     yield from _said_twice(experiment)
     yield from _code_to_run(experiment)
-    count = _count_runs(experiment)
+    small = experiment.small()
+    count = max(map(_count_runs, (experiment, small)))
     if count > LARGEST_PLAN:
         yield Mistake("grid", f"makes {count} runs; expected at most {LARGEST_PLAN}")
         return
     _, of_runs = experiment.expanded()
     yield from of_runs
-    if experiment.quick:
-        _, of_quick = experiment.changed(experiment.quick).expanded()
-        yield from (
-            Mistake(f"quick: {problem.place}", problem.message)
-            for problem in of_quick
-            if problem not in of_runs
-        )
+    _, of_small = small.expanded()
+    yield from (
+        Mistake(f"quick: {problem.place}", problem.message)
+        for problem in of_small
+        if problem not in of_runs
+    )
 
 
 def _code_to_run(experiment: Experiment) -> Iterator[Mistake]:
@@ -195,7 +195,11 @@ def _code_to_run(experiment: Experiment) -> Iterator[Mistake]:
     from retarget.import_path import IMPORT_PATH  # with torch
 
     quick = experiment.quick.parameters if experiment.quick else {}
-    for place, table in (experiment.tables() | {"quick.parameters": quick}).items():
+    tables = experiment.tables() | {"quick.parameters": quick}
+    for name, case in experiment.cases.items():
+        tables[f"cases.{name}.quick.parameters"] = case.quick.parameters
+        tables[f"cases.{name}.quick.grid"] = case.quick.grid
+    for place, table in tables.items():
         values = table.get("backbone")
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, str) and IMPORT_PATH.fullmatch(value):

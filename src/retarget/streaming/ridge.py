@@ -149,6 +149,17 @@ class StreamingRidge:
         twin._become(Learned())
         return twin
 
+    @property
+    def learned(self) -> Learned:
+        """All that it has learned: sums over the samples, and the form of the targets."""
+        return self._learned
+
+    def holding(self, learned: Learned) -> Self:
+        """Returns a learner with the same features that has learned this, and nothing else."""
+        twin = self.empty()
+        twin._become(learned)
+        return twin
+
     def fork(self) -> Self:
         """Returns an independent copy that continues from here; it copies no sums."""
         fork = copy.copy(self)

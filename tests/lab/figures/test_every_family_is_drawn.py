@@ -33,7 +33,7 @@ SMALL = {
     | {"offline_gamma_powers": [-1.0, 1.0], "online_lr_powers": [-1.0, 0.0]},
     "toy curves": {"features": 5, "gammas": [1.0], "batch_sizes": [3], "batch_lr": 1.0}
     | {"shown_batch": 4},
-    "toy shift": {"gamma": 1.0, "lr": 0.5, "shown_points": 1, "apart": 0.05},
+    "toy shift": {"gamma": 1.0, "lr": 0.5},
 }
 # Families of the same runs, which differ in what is drawn of them.
 BY_RUNS = {}
