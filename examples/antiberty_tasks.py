@@ -357,6 +357,9 @@ def main() -> None:
     for name, value in {"lr": (3e-3, 1e-3), "gamma": (1e3, 1e4), "ridge": (0.0, 1e4)}.items():
         if getattr(options, name) is None:
             setattr(options, name, value[0] if sgd else value[1])
+    if not options.quick and importlib.util.find_spec("antiberty") is None:
+        print("antiberty is not installed (see the top of this file): made genes and weights")
+        options.quick = True
     if options.quick:
         (bert, vocabulary, classes), options.seeds = made(), [0]
         options.gamma, options.ridge = 1.0, 1.0  # its features are few and small

@@ -16,7 +16,7 @@ from retarget.learners import COLORS
 LEARNER, GAMMA, BLOCK, RIDGE = rt.SGD(lr=0.5), 1.0, 8, 0.1
 SHOWN = 2  # the block of panels C and D
 
-toy = toy_curve(seed=69)  # the samples of Fig. 1, here from left to right
+toy = toy_curve(seed=69)  # the samples of Fig. 4, here from left to right
 order = np.argsort(toy.x_train)
 x, y = toy.x_train[order], toy.y_train[order]
 K, n = rt.RBF(WIDTH)(x), len(x)
@@ -66,8 +66,10 @@ with figure_style():
         )
         axes.set(xlabel="error on sample", ylabel="moves target of sample")
         figure.colorbar(image, ax=axes, shrink=0.85)
-    figure.savefig(sys.argv[1], dpi=110)
+    picture = sys.argv[1] if sys.argv[1:] else "correction-terms.png"
+    figure.savefig(picture, dpi=110)
 
 learners = {"true": y, "iterative": Z, "exact": rt.corrected_targets(K, y, LEARNER, GAMMA)}
 for name, targets in learners.items():
     print(f"{name} targets: discrepancy {rt.discrepancy(K, targets, y, LEARNER, GAMMA):.3f}")
+print(f"Written: {picture}")

@@ -48,4 +48,6 @@ with figure_style():
     curve.set(xscale="log", xlabel="rank: the most overwritten sample first")
     curve.set_ylabel("strongest pull of a later sample")
     curve.legend(loc="lower right")
-    figure.savefig(sys.argv[1], dpi=110)
+    picture = sys.argv[1] if sys.argv[1:] else "influence.png"
+    figure.savefig(picture, dpi=110)
+print(f"Written: {picture}")

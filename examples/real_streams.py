@@ -391,7 +391,10 @@ def main() -> None:
             page = filled(page, name, told(diagnoses[name]))
         PAGE.write_text(page, encoding="utf-8")
     else:
-        sys.exit(f"usage: python {sys.argv[0]} --table|{'|'.join(STREAMS)}")
+        usage = f"usage: python {sys.argv[0]} --table, or one of: {', '.join(STREAMS)}"
+        if sys.argv[1:]:
+            sys.exit(usage)
+        print(usage)
 
 
 if __name__ == "__main__":

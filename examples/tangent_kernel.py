@@ -80,4 +80,6 @@ with figure_style():
         axes.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
         axes.minorticks_off()
         axes.legend()
-    figure.savefig(sys.argv[1], dpi=110)
+    picture = sys.argv[1] if sys.argv[1:] else "tangent-kernel.png"
+    figure.savefig(picture, dpi=110)
+print(f"Written: {picture}")

@@ -99,4 +99,6 @@ with figure_style():
                 axis.text(j, i, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7)
     axes[0].set_yticks(range(5), digits)
     axes[0].set_ylabel("after learning digits")
-    figure.savefig(sys.argv[1], dpi=110)
+    picture = sys.argv[1] if sys.argv[1:] else "task-by-task.png"
+    figure.savefig(picture, dpi=110)
+print(f"Written: {picture}")

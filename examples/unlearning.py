@@ -58,4 +58,6 @@ with figure_style():
     axes.annotate("forget", (1000, before), (1080, before), arrowprops={"arrowstyle": "-"})
     axes.set(xlabel="samples that came in", ylabel="accuracy", ylim=(0.38, 1))
     axes.legend(loc="lower right")
-    figure.savefig(sys.argv[1], dpi=110)
+    picture = sys.argv[1] if sys.argv[1:] else "unlearning.png"
+    figure.savefig(picture, dpi=110)
+print(f"Written: {picture}")

@@ -1,43 +1,88 @@
-"""The scripts in examples/ run, and print what the docs say that they print."""
+"""Every example runs without arguments, and prints the numbers that its page has."""
 
-import runpy
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# The page that shows what an example prints.
+PAGES = {
+    "antiberty_tasks": None,
+    "closed_loop": "continual.md",
+    "correction_terms": "theory.md",
+    "drift": "training.md",
+    "influence": "tutorials/influence.md",
+    "own_loop": "continual.md",
+    "real_streams": None,
+    "tangent_kernel": "tutorials/tangent_kernel.md",
+    "task_by_task": "tutorials/task_by_task.md",
+    "unlearning": "tutorials/unlearning.md",
+}
+NUMBER = re.compile(r"\d*\.\d+")
+# Another CPU, or another version of torch, rounds otherwise: a network's accuracy on 450 images
+# then differs by one or two hundredths.
+TOLERANCE = 0.03
 
 
-@pytest.mark.parametrize(
-    ("name", "page", "picture"),
-    [
-        ("correction_terms", "theory.md", "correction-terms"),
-        *(
-            pytest.param(name, f"{page}.md", picture, marks=pytest.mark.slow)
-            for name, page, picture in [
-                ("drift", "training", None),
-                ("own_loop", "continual", None),
-                ("influence", "tutorials/influence", "influence"),
-                ("unlearning", "tutorials/unlearning", "unlearning"),
-                ("tangent_kernel", "tutorials/tangent_kernel", "tangent-kernel"),
-                ("task_by_task", "tutorials/task_by_task", "task-by-task"),
-            ]
-        ),
-    ],
-)
-def test_its_numbers_are_those_of_the_docs(name, page, picture, tmp_path, monkeypatch, capsys):
-    script, drawn = ROOT / "examples" / f"{name}.py", tmp_path / "drawn.png"
-    monkeypatch.setattr(sys, "argv", [str(script), *([str(drawn)] if picture else [])])
-    runpy.run_path(str(script), run_name="__main__")
-    printed = capsys.readouterr().out
-    docs = (ROOT / "docs" / page).read_text()
-    assert printed
-    assert printed in docs or all(f"    {line}\n" in docs for line in printed.splitlines())
-    if picture:
-        assert drawn.read_bytes().startswith(b"\x89PNG")
-        assert (ROOT / "docs" / "images" / f"{picture}.png").stat().st_size < 150_000
+def test_every_example_is_tested():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(PAGES)
 
 
-def test_the_loop_of_ones_own_is_short():
-    assert len((ROOT / "examples" / "own_loop.py").read_text().splitlines()) < 40
+def differences(printed, page):
+    """The printed lines that a page does not have, up to the last digits of their numbers."""
+    known = {}
+    for line in page.splitlines():
+        known.setdefault(NUMBER.sub("#", line.strip()), []).append(NUMBER.findall(line))
+    lost = []
+    for line in printed.splitlines():
+        numbers = [float(number) for number in NUMBER.findall(line)]
+        same = [
+            documented
+            for documented in known.get(NUMBER.sub("#", line.strip()), [])
+            if all(
+                abs(number - float(other)) <= TOLERANCE * max(1, abs(number))
+                for number, other in zip(numbers, documented, strict=True)
+            )
+        ]
+        if line.strip() and not same:
+            lost.append(line)
+    return lost
+
+
+def test_a_page_with_another_number_or_another_word_is_found():
+    page = "text\nreplay=0: network 0.32, led by 0.98\nplain 0.20"
+    assert differences("replay=0: network 0.33, led by 0.97", page) == []
+    assert differences("replay=0: network 0.42, led by 0.97\nplain 0.20", page) == [
+        "replay=0: network 0.42, led by 0.97"
+    ]
+    assert differences("plane 0.20", page) == ["plane 0.20"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_an_example_runs_without_arguments(name, tmp_path):
+    if name == "antiberty_tasks":
+        pytest.importorskip("transformers")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{name}.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    *printed, last = done.stdout.strip().splitlines()
+    if last.startswith("Written: "):
+        assert (tmp_path / last.removeprefix("Written: ")).stat().st_size > 10_000
+    else:
+        printed.append(last)
+    if PAGES[name] is not None:
+        page = (ROOT / "docs" / PAGES[name]).read_text(encoding="utf-8")
+        assert differences("\n".join(printed), page) == []

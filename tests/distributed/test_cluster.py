@@ -1,3 +1,4 @@
+import asyncio
 import logging
 import os
 import platform
@@ -168,3 +169,21 @@ def test_workers_of_another_version_or_without_retarget(running):
 def test_a_scheduler_without_workers():
     with running_cluster(0) as empty:
         require_refused(empty.scheduler_address, "has no workers; start some")
+
+
+def test_a_slow_start_is_waited_for_up_to_our_own_limit(monkeypatch):
+    """Dask's own gives up after 10 s, with an AssertionError."""
+    run = asyncio.run
+
+    def slowly(main):
+        time.sleep(0.3)
+        run(main)
+
+    never = mock.Mock(side_effect=AssertionError("Dask starts a loop of its own"))
+    monkeypatch.setattr("distributed.utils._CollectErrorThread", never)
+    monkeypatch.setattr(cluster.asyncio, "run", slowly)
+    with pytest.raises(ClusterError, match="no Dask scheduler answers"):
+        connect("tcp://127.0.0.1:9").__enter__()
+    monkeypatch.setattr(cluster, "LONGEST_START", 0.05)
+    with pytest.raises(ClusterError, match=r"did not start within 0.05 s; .* try again"):
+        connect("tcp://127.0.0.1:9").__enter__()

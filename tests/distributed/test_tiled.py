@@ -13,7 +13,7 @@ from sklearn.gaussian_process.kernels import Matern
 
 import retarget as rt
 from retarget import distributed as rd
-from retarget.distributed.tiles import TiledFactor, as_tiled_problem, follow_columns
+from retarget.distributed.tiles import TiledFactor, as_tiled_problem, go_through_columns
 from retarget.errors import (
     DivergedError,
     DivergenceWarning,
@@ -188,7 +188,7 @@ def test_the_condition_number_is_a_lower_bound():
     for chunk in (4, 100):
         problem = as_tiled_problem(tiled(stream.K, chunk), stream.Y, None)
         factor = TiledFactor(problem, 0.7)
-        follow_columns(problem, factor)
+        go_through_columns(problem, factor)
         assert 1 < factor.condition <= np.linalg.cond(stream.K + 0.7 * np.eye(31)) * (1 + 1e-9)
 
 

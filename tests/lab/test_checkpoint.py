@@ -108,10 +108,10 @@ TWO_RATES = [rt.SGD(0.1, 2, momentum=mu, reduction="sum") for mu in (0.0, 0.6)]
 # A method, how often it is saved, and the rest: at the start, after each of two epochs, and at the
 # end of each of two tasks. Some replay passes after each task; some train in one task only.
 RUNS = {
-    "tangent": (lambda: (lab.Tangent(memory=24), []), 4, {}),
+    "tangent": (lambda: (lab.Tangent(features=24), []), 4, {}),
     "last layer": (lambda: (lab.LastLayer(first_epochs=2), []), 5, {}),
     "joint": (lambda: (lab.Joint(3), []), 6, {}),
-    "led": (led(memory=24), 7, {"learner": "mean"}),  # the closed loop needs plain SGD
+    "led": (led(features=24), 7, {"learner": "mean"}),  # the closed loop needs plain SGD
     "several": (several, 1 + 3 * (2 + 2 + 1), {"sizes": (8, 4, 6)}),
     "corrected": (CORRECTED["DER, corrected"], 7, {"reshuffle": False}),
     "convolutions": (METHODS["DER++"], 7, {"learner": "decay", "network": conv_net, "members": 3}),

@@ -41,7 +41,7 @@ def test_tangent_is_a_tangent_learner_after_the_first_session(make, epochs):
     shape = (5,) if make is mlp else (2, 4, 4)
     problem = stream(sizes=(13, 10, 9), shape=shape, test=40)
     network = make(3)
-    method = lab.Tangent(gamma=0.3, memory=64, first_epochs=epochs, combinations=2)
+    method = lab.Tangent(gamma=0.3, features=64, first_epochs=epochs, combinations=2)
     trained = copy.deepcopy(network)
     history = lab.train(trained, problem, LEARNER, method, epochs=2)
     plain = first_session(network, problem, epochs)
@@ -104,8 +104,8 @@ def test_what_a_method_keeps_in_bytes():
         lab.DER(4): 4 * (sample + target),
         lab.DER(4, beta=1.0): 4 * (sample + 2 * target),
         lab.Corrected(3.0, 8): samples * (sample + target),
-        lab.Tangent(memory=16): 8 * (16 * 16 + 16 * 3 + 16 + 3 + 3),
-        lab.Led(memory=16): 8 * (16 * 16 + 16 * 3 + 16 + 3 + 3),
+        lab.Tangent(features=16): 8 * (16 * 16 + 16 * 3 + 16 + 3 + 3),
+        lab.Led(features=16): 8 * (16 * 16 + 16 * 3 + 16 + 3 + 3),
         lab.LastLayer(): 8 * (7 * 7 + 7 * 3 + 7 + 3 + 3),
     }
     for method, expected in kept.items():

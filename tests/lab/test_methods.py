@@ -94,15 +94,15 @@ def test_a_method_equals_its_plain_loop_with_convolutions(method):
 @pytest.mark.parametrize(
     ("learner", "epochs"), [("mean", 2), ("one at a time", 1), *slow([("sum", 1)])]
 )
-def test_led_equals_a_plain_loop_around_the_corrector(learner, epochs):
+def test_led_equals_a_plain_closed_loop(learner, epochs):
     """Tasks that neither a block nor a mini-batch divides."""
     given = stream(2, sizes=(13, 10))
-    compare(led(memory=24), mlp(1), given, LEARNERS[learner], epochs, True, 5)
+    compare(led(features=24), mlp(1), given, LEARNERS[learner], epochs, True, 5)
 
 
 @pytest.mark.slow
 def test_led_with_convolutions():
-    given, make = stream(3, sizes=(7, 6), shape=(2, 4, 4)), led(gamma="auto", block_size=4)
+    given, make = stream(3, sizes=(7, 6), shape=(2, 4, 4)), led(gamma=0.9, block_size=4)
     compare(make, conv_net(1), given, LEARNERS["mean"], 1, False, 2)
 
 
@@ -130,10 +130,10 @@ def test_tied_weights_convolutions_and_strengths_of_several_members(make, member
 MEMBERS = {
     **{name: METHODS[name] for name in ("EWC", "cumulative", "ER", "DER++")},
     **{name: CORRECTED[name] for name in ("never", "every epoch", "DER, corrected")},
-    "tangent": lambda: (lab.Tangent(memory=40), []),
+    "tangent": lambda: (lab.Tangent(features=40), []),
     "last layer": lambda: (lab.LastLayer(), []),
     "joint": lambda: (lab.Joint(2), []),
-    "led": led(memory=24),
+    "led": led(features=24),
 }
 LONG = ("never", "led", "ER")
 
@@ -177,15 +177,6 @@ def test_members_at_once_equal_one_by_one(method, pools):
         trained = ~np.isnan(one.loss[:, 0])  # least squares have no loss after the first task
         assert_same(history.loss[trained, m], one.loss[trained, 0])
     assert (weights(networks[0]) - weights(networks[1])).abs().max() > 0.01
-
-
-MEMBERS |= {name: CORRECTED[name] for name in ("never", "every epoch", "DER, corrected")}
-MEMBERS |= {
-    "tangent": lambda: (lab.Tangent(memory=40), []),
-    "last layer": lambda: (lab.LastLayer(), []),
-    "joint": lambda: (lab.Joint(2), []),
-    "led": led(memory=24),
-}
 
 
 @pytest.mark.parametrize("method", ["EWC", "DER++", "never", "tangent", "led"])
@@ -262,10 +253,10 @@ def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeyp
         (lab.DER, {"capacity": 3, "alpha": -1}, "alpha is -1; expected a finite number, 0 or more"),
         (lab.Corrected, {"gamma": 1.0, "kind": "both"}, "kind is 'both'; expected one of"),
         (lab.Corrected, {"gamma": 1.0, "assumed_reduction": "max"}, "reduction is 'max'; expected"),
-        (lab.Tangent, {"memory": 0}, "memory is 0"),
+        (lab.Tangent, {"features": 0}, "features is 0"),
         (lab.Tangent, {"first_epochs": -1}, "first_epochs is -1"),
         (lab.LastLayer, {"random_features": -3}, "random_features is -3"),
-        (lab.Led, {"memory": None}, "memory is None; expected"),
+        (lab.Led, {"features": None}, "features is None; expected"),
     ],
 )
 def test_options_of_methods_without_a_meaning(make, options, message):

@@ -17,6 +17,7 @@ from retarget.storage import FULL_OR_FAILING
 from retarget.text import printable
 
 FAILED, WRONG_USE = 1, 2
+LONGEST_TYPE = 12  # characters for what an option takes, in the help
 # The one-line help of each command, so that `retarget --help` need not import them (seconds).
 COMMANDS = {
     "diagnose": (
@@ -49,7 +50,27 @@ class Commands(TyperGroup):
 def loaded(name: str) -> Any:
     """Imports a command: its module has an `app` with one command of that name, or several."""
     group = get_group(import_module(COMMANDS[name][0]).app)
-    return group.commands.get(name, group)
+    found = group.commands.get(name, group)
+    for command in (found, *getattr(found, "commands", {}).values()):
+        _shorten_types(command)
+    return found
+
+
+def _shorten_types(command: Any) -> None:
+    """Shows no type for flags, and long lists of choices in the help text.
+
+    The column of types would otherwise leave too little room for the names of options, which are
+    then cut off.
+    """
+    context = command.make_context(command.name, [], resilient_parsing=True)
+    for option in command.get_params(context):
+        kind = getattr(option, "type_descriptor", None) or option.type  # older Typers have `type`
+        choices = option.metavar or "|".join(map(str, getattr(kind, "choices", None) or ()))
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+        elif choices.count("|") and len(choices) > LONGEST_TYPE:
+            option.metavar = option.name.upper()
+            option.help = f"{(option.help or '').rstrip()} One of: {choices.replace('|', ', ')}."
 
 
 app = typer.Typer(

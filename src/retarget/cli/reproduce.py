@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 from rich.progress import Progress
+from rich.table import Column, Table
 
 from retarget.cli import FAILED, WRONG_USE, console, say, show_error
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.lab.experiment import Core50Source, Experiment
 from retarget.lab.reader import (
-    experiment_titles,
+    experiment_descriptions,
     load_experiment,
     named_experiments,
     parse_changes,
@@ -33,24 +34,16 @@ SHOWN_FAILURES = 20
 LOG_EVERY = 10.0  # seconds
 
 
-def figures_help() -> str:
-    """Returns the help text, with a line for each experiment of the package."""
-    lines = [f"[bold]{name}[/bold]  {title}" for name, title in experiment_titles().items()]
-    return "\n\n".join(
-        ["Computes experiments and draws their figures.", *lines, "[bold]all[/bold]  All of these"]
-    )
-
-
-@app.command(help=figures_help())
+@app.command()
 def reproduce(
     figures: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FIGURE",
-            help="Names from the list above; a figure, for all its parts; all; or a TOML file of "
-            "your own.",
+            help="fig1, fig3a...; a figure, for all its parts; all; or a TOML file of your own. "
+            "If left out: a list of the figures.",
         ),
-    ],
+    ] = None,
     seed: Annotated[
         list[int] | None,
         typer.Option(min=0, help="Seed instead of the figure's own; may be given repeatedly."),
@@ -58,7 +51,7 @@ def reproduce(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="A small version that runs the same code, in seconds to minutes."
+            "--quick", help="A small version that runs the same code, within a minute."
         ),
     ] = False,
     change: Annotated[
@@ -117,7 +110,10 @@ def reproduce(
         ),
     ] = False,
 ) -> None:
-    """Computes experiments and draws their figures."""
+    """Computes experiments and draws their figures; without a figure, lists them."""
+    if not figures:
+        _list_figures()
+        return
     names = dict.fromkeys(name for figure in figures for name in named_experiments(figure))
     if data_dir is not None:
         os.environ["RETARGET_DATA"] = str(data_dir.absolute())
@@ -129,8 +125,8 @@ def reproduce(
     experiments = []
     for name in names:
         experiment = loaded = load_experiment(name)
-        if quick and experiment.quick:
-            experiment = experiment.changed(experiment.quick)
+        if quick:
+            experiment = experiment.small()
         experiments.append(experiment.changed(changes).where_it_fits(**given))
         if experiments[-1] != loaded:
             experiments[-1].runs()  # reports wrong parameters before any work
@@ -147,6 +143,25 @@ def reproduce(
                 codes.append(WRONG_USE)
     if any(codes):
         raise typer.Exit(max(codes))
+
+
+def _list_figures() -> None:
+    table = Table(
+        Column("figure", no_wrap=True),
+        "what it shows",
+        Column("data", no_wrap=True),
+        Column("time", no_wrap=True),
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    for name, about in experiment_descriptions().items():
+        table.add_row(name, *map(escape, about))
+    console.print(table)
+    say(
+        "\nThe GPU was an H200. `retarget data list` has the data sets; the stand-in for CORe50 is "
+        "chosen by --data standin.\n--quick computes a small version of any figure, within a "
+        "minute on two cores."
+    )
 
 
 def _require_device(name: str) -> None:
@@ -184,6 +199,9 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
     from retarget.progress import display
 
     _show_title(experiment)
+    notice = experiment.kind.notice(experiment.runs())
+    if notice:
+        say(notice)
     with display(console, transient=True) as bars:
         watch = _Watch(bars)
         try:

@@ -5,6 +5,7 @@ import logging
 import platform
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,12 +16,14 @@ from dask.base import compute, get_scheduler, unpack_collections
 from distributed import Client, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
 from distributed.comm.core import CommClosedError
+from tornado.ioloop import IOLoop
 
 from retarget.errors import ClusterError, InvalidInputError
 
 LOCAL = re.compile(r"local:([1-9][0-9]*)")
 RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
 TIMEOUT = 20  # seconds to reach a scheduler, and to stop a local cluster
+LONGEST_START = 60  # seconds until Dask's event loop runs, which is slow only on a busy machine
 LONGEST_WITHOUT_WORKERS = 60  # seconds without any worker until we give up
 WATCH_EVERY = 0.5  # seconds
 LITTLE_MEMORY = (
@@ -55,7 +58,7 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
     Raises:
         InvalidInputError: The address or the limit is invalid.
         ClusterError: The scheduler cannot be reached, has no workers, or its workers have another
-            version of Python or retarget.
+            version of Python or retarget; or Dask does not start within a minute.
     """
     local = LOCAL.fullmatch(address)
     if local is None and not RUNNING.fullmatch(address):
@@ -68,14 +71,43 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
             f"memory_limit={memory_limit!r} was given with {address}, but it is only for local "
             "workers; set it there with 'dask worker --memory-limit'"
         )
-    with _quiet_logs():
+    with _quiet_logs(), _event_loop() as loop:
         if local is not None:
-            with _local_cluster(int(local[1]), memory_limit) as cluster, _client(cluster) as client:
+            with (
+                _local_cluster(int(local[1]), memory_limit, loop) as cluster,
+                _client(cluster, loop) as client,
+            ):
                 yield client
         else:
-            with _client(address) as client:
+            with _client(address, loop) as client:
                 _require_same_versions(client, address)
                 yield client
+
+
+@contextmanager
+def _event_loop() -> Iterator[IOLoop]:
+    """Runs an event loop in a thread; Dask's own way to start one gives up after 10 s."""
+    loops: list[IOLoop] = []
+    running, stop = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        loops.append(IOLoop.current())
+        running.set()
+        await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="Dask")
+    thread.start()
+    if not running.wait(LONGEST_START):
+        stop.set()
+        raise ClusterError(
+            f"Dask's event loop did not start within {LONGEST_START} s; the machine is too busy: "
+            "try again when it has less to do, or with fewer workers"
+        )
+    try:
+        yield loops[0]
+    finally:
+        loops[0].add_callback(stop.set)
+        thread.join(TIMEOUT)
 
 
 @contextmanager
@@ -155,9 +187,12 @@ class _DyingWorkers:
 
 
 @contextmanager
-def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalCluster]:
+def _local_cluster(
+    workers: int, memory_limit: str | None, loop: IOLoop
+) -> Iterator[LocalCluster]:
     try:
         cluster = LocalCluster(
+            loop=loop,
             n_workers=workers,
             threads_per_worker=1,
             host="127.0.0.1",
@@ -186,12 +221,12 @@ async def _end_workers(cluster: LocalCluster) -> None:
 
 
 @contextmanager
-def _client(cluster: Any) -> Iterator[Client]:
+def _client(cluster: Any, loop: IOLoop) -> Iterator[Client]:
     try:
         # A client that fails to connect would remain Dask's default, so we first try one that is
         # not the default.
-        Client(cluster, timeout=TIMEOUT, set_as_default=False).close()
-        client = Client(cluster, timeout=TIMEOUT)
+        Client(cluster, timeout=TIMEOUT, set_as_default=False, loop=loop).close()
+        client = Client(cluster, timeout=TIMEOUT, loop=loop)
     except (OSError, TypeError, RuntimeError, ValueError) as error:  # TypeError: TLS not set up
         raise ClusterError(
             f"no Dask scheduler answers at {cluster} ({error}); check that 'dask scheduler' runs "

@@ -19,12 +19,12 @@ from torch import Tensor
 from retarget.arrays import GrowingRows, as_non_negative, as_tensor, panels
 from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import (
-    ColumnFollower,
+    ColumnWork,
     Tasks,
     TiledFactor,
     TiledProblem,
     as_tiled_problem,
-    follow_columns,
+    go_through_columns,
     on_tensors,
     transpose_times,
 )
@@ -124,7 +124,7 @@ def effective_targets(
     require_lasting_start(initial, learner)
     A = _online_pass(problem, learner)
     product = _Product(problem, A)
-    follow_columns(problem, product, check=False)
+    go_through_columns(problem, product, check=False)
     return problem.give(product.total + gamma * A, from_residual=True)
 
 
@@ -161,7 +161,7 @@ def corrected_targets(
         return delayed(learn_chunk)(tile, start, errors[problem.chunks[j]], "errors")
 
     learning = TiledLearning(problem, learner, lesson)
-    follow_columns(problem, learning, check=False)
+    go_through_columns(problem, learning, check=False)
     return problem.give(learning.targets, from_residual=True)
 
 
@@ -211,8 +211,8 @@ def iterative_targets(
         return delayed(settle_chunk)(tile, start, residual[problem.chunks[j]], *options, newest)
 
     learning = TiledLearning(problem, learner, lesson)
-    followers: tuple[ColumnFollower, ...] = (learning,) if factor is None else (factor, learning)
-    follow_columns(problem, *followers)
+    works: tuple[ColumnWork, ...] = (learning,) if factor is None else (factor, learning)
+    go_through_columns(problem, *works)
     learning.warn_if_diverging()
     warned = warn_if_meaningless("the kernel of a block", learning.condition, problem.dtype)
     if factor is not None and not warned:
@@ -223,7 +223,7 @@ def iterative_targets(
 def _ridge_solution(problem: TiledProblem, gamma: float) -> np.ndarray:
     """Returns (gamma I + K)^-1 Y."""
     factor = TiledFactor(problem, gamma)
-    follow_columns(problem, factor)
+    go_through_columns(problem, factor)
     warn_if_meaningless("gamma I + K", factor.condition, problem.dtype)
     return factor.solve_transposed()
 
@@ -239,7 +239,7 @@ def _online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
         return delayed(learn_chunk)(tile, start, targets[problem.chunks[j]], "targets")
 
     learning = TiledLearning(problem, learner, lesson)
-    follow_columns(problem, learning)
+    go_through_columns(problem, learning)
     learning.warn_if_diverging()
     return learning.shares[0]
 
@@ -276,7 +276,7 @@ class Start(NamedTuple):
     inherited: np.ndarray  # (parts, m, c) values of the past weights, and velocity, at the chunk
 
 
-class ChunkResult(NamedTuple):
+class ChunkSteps(NamedTuple):
     """The result of a chunk's steps."""
 
     targets: np.ndarray  # (m, c) the targets trained on
@@ -288,7 +288,7 @@ class ChunkResult(NamedTuple):
 
 def learn_chunk(
     gram: np.ndarray, start: Start, values: np.ndarray, kind: Literal["targets", "errors"]
-) -> ChunkResult:
+) -> ChunkSteps:
     """Takes steps on these targets, or on targets that give these errors."""
     given, size = as_tensor(kind, values), start.learner.batch_size
 
@@ -311,7 +311,7 @@ def settle_chunk(
     parts: Parts,
     first_block: FirstBlock,
     factor: tuple[np.ndarray, np.ndarray] | None,
-) -> ChunkResult:
+) -> ChunkSteps:
     """Takes the steps that lead the learner to the offline predictions, as `Sweep` does in memory.
 
     The factor is L_jj of the chunk and its rows of L^-1 Y; without it, the aim is the targets.
@@ -336,7 +336,7 @@ def _take_steps(
     start: Start,
     portions: Iterator[tuple[slice, int]],
     answer: Callable[[Window, slice, int], tuple[Tensor, Tensor]],
-) -> ChunkResult:
+) -> ChunkSteps:
     K, learner, transfer = as_tensor("K", gram), DualLearner(start.learner), np.eye(2)
     learner.steps = start.row // start.learner.batch_size
     inherited = tuple(GrowingRows() for _ in learner.shares)
@@ -357,7 +357,7 @@ def _take_steps(
         transfer = memory.transfer @ transfer
         targets.append(wanted)
         errors.append(made)
-    return ChunkResult(
+    return ChunkSteps(
         torch.cat(targets).numpy(),
         torch.cat(errors).numpy(),
         torch.stack([share.rows for share in learner.shares]).numpy(),
@@ -401,7 +401,7 @@ class TiledLearning:
 
     def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
         """Applies the chunk's steps to the past shares, and adds the new ones."""
-        learned: ChunkResult = wanted["learned"]
+        learned: ChunkSteps = wanted["learned"]
         rows = self._problem.chunks[j]
         errors = as_tensor("errors", learned.errors)
         require_converging(errors, rows.start, self._learner, self._batch_gram())

@@ -135,7 +135,7 @@ def _aligned(K: da.Array, multiple: int) -> da.Array:
     return K if sizes == K.chunks[0] else K.rechunk((sizes, sizes), method="tasks")
 
 
-class ColumnFollower(Protocol):
+class ColumnWork(Protocol):
     """A computation that processes K column by column."""
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
@@ -148,18 +148,18 @@ class ColumnFollower(Protocol):
         """Receives the results of the tasks."""
 
 
-def follow_columns(problem: TiledProblem, *followers: ColumnFollower, check: bool = True) -> None:
-    """Runs the followers over all columns; set `check` when K is read for the first time."""
+def go_through_columns(problem: TiledProblem, *works: ColumnWork, check: bool = True) -> None:
+    """Runs the works over all columns; set `check` when K is read for the first time."""
     count = len(problem.chunks)
     for j in range(count):
         column = {i: problem.tile(i, j) for i in range(j, count)}
-        tasks = [follower.tasks(j, column) for follower in followers]
+        tasks = [work.tasks(j, column) for work in works]
         checks = _checks(problem, j) if check else []
         with cluster_errors():
             tasks, checks = persist(tasks, checks)
         results = computed([wanted for _, wanted in tasks], checks)[0]
-        for follower, (kept, _), wanted in zip(followers, tasks, results, strict=True):
-            follower.collect(j, kept, wanted)
+        for work, (kept, _), wanted in zip(works, tasks, results, strict=True):
+            work.collect(j, kept, wanted)
 
 
 def _checks(problem: TiledProblem, j: int) -> list[Delayed]:

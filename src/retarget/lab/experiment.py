@@ -24,21 +24,21 @@ TWICE = "this run appears twice; give each seed, and each value of a grid, once"
 SHOWN = 3  # places named for the same problem
 
 
-class Problem(NamedTuple):
+class Mistake(NamedTuple):
     """What is wrong, and where in the file."""
 
     place: str
     message: str
 
 
-def unknown_key(place: str, known: Sequence[str]) -> Problem:
+def unknown_key(place: str, known: Sequence[str]) -> Mistake:
     """Reports a key that has no meaning there, with the nearest known one."""
     near = did_you_mean(place.rpartition(".")[2], known)
     hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
-    return Problem(place, f"unknown key; {hint}")
+    return Mistake(place, f"unknown key; {hint}")
 
 
-def value_problems(error: ValidationError, place: Callable[[str], str]) -> Iterator[Problem]:
+def value_mistakes(error: ValidationError, place: Callable[[str], str]) -> Iterator[Mistake]:
     """Yields each problem that pydantic has found; `place` returns where in the file a key is."""
     for found in error.errors():
         kind, message, loc = found["type"], found["msg"], found["loc"]
@@ -51,15 +51,15 @@ def value_problems(error: ValidationError, place: Callable[[str], str]) -> Itera
             keys = (kinds[key] if inner else Experiment).model_fields
             yield unknown_key(where, [name for name in keys if name != "name"])
         elif kind == "missing":
-            yield Problem(where, MISSING)
+            yield Mistake(where, MISSING)
         elif kind == "value_error":  # our own validators, about several values together
-            yield Problem(where, " ".join(message.removeprefix("Value error, ").split()))
+            yield Mistake(where, " ".join(message.removeprefix("Value error, ").split()))
         else:
             expected = message.replace("Input should be", "expected")
-            yield Problem(where, f"got {shown(found['input'])}; {expected}")
+            yield Mistake(where, f"got {shown(found['input'])}; {expected}")
 
 
-def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
+def mistakes_error(name: str, problems: Iterable[Mistake]) -> InvalidInputError:
     """Returns the error that lists the problems of an experiment, each once."""
     places: dict[str, dict[str, None]] = {}  # in order, each once
     for problem in problems:
@@ -119,6 +119,7 @@ class Family:
             parameters that decide what is read, so that runs with the same ones are looked up once.
         together: Returns a key that runs computed together share; None if a run is computed alone.
         light: Whether a run takes less time than starting a process.
+        notice: Returns what to say before these runs are computed, or an empty text.
     """
 
     config: type[Config]
@@ -128,6 +129,7 @@ class Family:
     data: Callable[..., Mapping[str, str]] = reads_nothing
     together: Callable[[Any], str | None] = lambda config: None
     light: bool = False
+    notice: Callable[[Sequence[Any]], str] = lambda configs: ""
 
 
 def one_by_one(run: "Callable[[Any], pl.DataFrame]") -> RunAll:
@@ -148,10 +150,16 @@ class Changes(BaseModel):
     parameters: dict[str, Any] = {}
 
 
-class Case(Changes):
-    """One of the cases that an experiment compares, with its own seeds and values."""
+class Sweep(Changes):
+    """Changes with values to sweep."""
 
     grid: dict[str, Values] = {}
+
+
+class Case(Sweep):
+    """One of the cases that an experiment compares, with its own seeds and values."""
+
+    quick: Sweep = Sweep()  # what differs in its small version
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,8 @@ class Experiment(BaseModel):
     cases: dict[str, Case] = {}
     quick: Changes | None = None  # a small version that runs the same code
     variant: str | None = None  # a parameter whose value is part of the results' name
+    needs: str = ""  # the data that it reads, and how long it takes: shown to people
+    takes: str = ""
 
     @property
     def kind(self) -> Family:
@@ -219,6 +229,7 @@ class Experiment(BaseModel):
                 seeds=None if changes.seeds else case.seeds,
                 parameters=_without(case.parameters, given),
                 grid=narrowed(case.grid),
+                quick=case.quick,
             )
             for name, case in self.cases.items()
         }
@@ -226,6 +237,19 @@ class Experiment(BaseModel):
         return self.model_copy(
             update=update | {"cases": cases, "seeds": changes.seeds or self.seeds}
         )
+
+    def small(self) -> "Experiment":
+        """Returns the small version: the changes in `quick`, then those in `quick` of each case."""
+        changed = self.changed(self.quick or Changes())
+        cases = {
+            name: Case(
+                seeds=case.quick.seeds or case.seeds,
+                parameters=case.parameters | case.quick.parameters,
+                grid=_without(case.grid, case.quick.parameters) | case.quick.grid,
+            )
+            for name, case in changed.cases.items()
+        }
+        return changed.model_copy(update={"cases": cases})
 
     def where_it_fits(self, **parameters: Any) -> "Experiment":
         """Returns the experiment with those of the given parameters that its family has."""
@@ -249,10 +273,10 @@ class Experiment(BaseModel):
         """Returns all runs; raises an error that lists everything wrong with their parameters."""
         planned, problems = self.expanded()
         if problems:
-            raise problems_error(self.name, problems)
+            raise mistakes_error(self.name, problems)
         return planned
 
-    def expanded(self) -> tuple[list[PlannedRun], list[Problem]]:
+    def expanded(self) -> tuple[list[PlannedRun], list[Mistake]]:
         """Returns the valid runs, and what is wrong with the parameters of the others.
 
         If there are unknown names, missing parameters are not reported: they may be misspelt.
@@ -270,7 +294,7 @@ class Experiment(BaseModel):
                 try:
                     config = kind(**(known | {"seed": seed}))
                 except ValidationError as error:
-                    found = value_problems(error, partial(self._place, case=name))
+                    found = value_mistakes(error, partial(self._place, case=name))
                     problems += [each for each in found if each.message != MISSING or not unknown]
                     continue
                 if unknown:
@@ -278,16 +302,16 @@ class Experiment(BaseModel):
                 labels = {"case": name} if self.cases else {}
                 labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
                 if str(labels) in planned:
-                    problems.append(Problem(shown(in_words(labels)), TWICE))
+                    problems.append(Mistake(shown(in_words(labels)), TWICE))
                 planned[str(labels)] = PlannedRun(config, labels)
         return list(planned.values()), problems
 
-    def _unknown_parameters(self) -> Iterator[Problem]:
+    def _unknown_parameters(self) -> Iterator[Mistake]:
         known = [name for name in self.kind.config.model_fields if name != "seed"]
         for place, table in self.tables().items():
             for key in table:
                 if key in ("seed", "seeds"):
-                    yield Problem(f"{place}.{key}", "unknown key; put seeds above: seeds = [0]")
+                    yield Mistake(f"{place}.{key}", "unknown key; put seeds above: seeds = [0]")
                 elif key not in known:
                     yield unknown_key(f"{place}.{key}", known)
 

@@ -16,10 +16,10 @@ from retarget.lab.experiment import (
     Case,
     Changes,
     Experiment,
-    Problem,
+    Mistake,
     families,
-    problems_error,
-    value_problems,
+    mistakes_error,
+    value_mistakes,
 )
 from retarget.storage import user_path
 from retarget.text import did_you_mean, shown
@@ -40,9 +40,13 @@ def experiment_names() -> list[str]:
     return sorted(Path(entry.name).stem for entry in CONFIGS.iterdir())
 
 
-def experiment_titles() -> dict[str, str]:
-    """Returns their titles by name, read without checking the files."""
-    return {name: tomllib.loads(_text_of(name))["title"] for name in experiment_names()}
+def experiment_descriptions() -> dict[str, tuple[str, str, str]]:
+    """Returns title, data needed and time of each, read without checking the files."""
+    files = {name: tomllib.loads(_text_of(name)) for name in experiment_names()}
+    return {
+        name: (file["title"], file.get("needs", "nothing"), file["takes"])
+        for name, file in files.items()
+    }
 
 
 def _text_of(name: str) -> str:
@@ -96,18 +100,18 @@ def parse_experiment(name: str, text: str) -> Experiment:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also for numbers with thousands of digits
         raise InvalidInputError(f"experiment {name} is not valid TOML: {error}") from error
-    problems = [Problem("name", "unknown key; the name is the file's")] * ("name" in content)
+    problems = [Mistake("name", "unknown key; the name is the file's")] * ("name" in content)
     content = content | {"name": name}
     try:
         experiment: Experiment | None = Experiment.model_validate(content)
         problems += _problems(experiment)
     except ValidationError as error:
-        problems += value_problems(error, lambda key: key)
+        problems += value_mistakes(error, lambda key: key)
         experiment = _what_is_right(content, {found["loc"][0] for found in error.errors()})
         # a seemingly missing key may be inside an invalid one
         problems += (found for found in _problems(experiment) if found.message != MISSING)
     if problems or experiment is None:
-        raise problems_error(name, problems)
+        raise mistakes_error(name, problems)
     return experiment
 
 
@@ -153,7 +157,7 @@ def _what_is_right(content: dict[str, Any], wrong: Container[int | str]) -> Expe
     return Experiment.model_validate({"title": "", "seeds": [0]} | right)
 
 
-def _problems(experiment: Experiment | None) -> Iterator[Problem]:
+def _problems(experiment: Experiment | None) -> Iterator[Mistake]:
     """Yields problems that the types of the values do not show."""
     if experiment is None:
         return
@@ -161,41 +165,45 @@ def _problems(experiment: Experiment | None) -> Iterator[Problem]:
     if experiment.family not in known:
         near = did_you_mean(experiment.family, known)
         hint = f"did you mean {near!r}? " if near else ""
-        yield Problem("family", f"got {experiment.family!r}; {hint}known: {', '.join(known)}")
+        yield Mistake("family", f"got {experiment.family!r}; {hint}known: {', '.join(known)}")
         return
     variant = experiment.variant
     if variant is not None and variant not in experiment.parameters:
-        yield Problem("variant", f"got {variant!r}; expected one of its parameters")
+        yield Mistake("variant", f"got {variant!r}; expected one of its parameters")
     for name in experiment.cases:  # a terminal or a figure could misinterpret other characters
         if not NAME.fullmatch(name):
-            yield Problem("cases", f"got {shown(name)}; expected a name of {LETTERS}")
+            yield Mistake("cases", f"got {shown(name)}; expected a name of {LETTERS}")
     yield from _said_twice(experiment)
     yield from _code_to_run(experiment)
-    count = _count_runs(experiment)
+    small = experiment.small()
+    count = max(map(_count_runs, (experiment, small)))
     if count > LARGEST_PLAN:
-        yield Problem("grid", f"makes {count} runs; expected at most {LARGEST_PLAN}")
+        yield Mistake("grid", f"makes {count} runs; expected at most {LARGEST_PLAN}")
         return
     _, of_runs = experiment.expanded()
     yield from of_runs
-    if experiment.quick:
-        _, of_quick = experiment.changed(experiment.quick).expanded()
-        yield from (
-            Problem(f"quick: {problem.place}", problem.message)
-            for problem in of_quick
-            if problem not in of_runs
-        )
+    _, of_small = small.expanded()
+    yield from (
+        Mistake(f"quick: {problem.place}", problem.message)
+        for problem in of_small
+        if problem not in of_runs
+    )
 
 
-def _code_to_run(experiment: Experiment) -> Iterator[Problem]:
+def _code_to_run(experiment: Experiment) -> Iterator[Mistake]:
     """Reports code to import: a file from someone else must not choose what is run."""
     from retarget.import_path import IMPORT_PATH  # with torch
 
     quick = experiment.quick.parameters if experiment.quick else {}
-    for place, table in (experiment.tables() | {"quick.parameters": quick}).items():
+    tables = experiment.tables() | {"quick.parameters": quick}
+    for name, case in experiment.cases.items():
+        tables[f"cases.{name}.quick.parameters"] = case.quick.parameters
+        tables[f"cases.{name}.quick.grid"] = case.quick.grid
+    for place, table in tables.items():
         values = table.get("backbone")
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, str) and IMPORT_PATH.fullmatch(value):
-                yield Problem(
+                yield Mistake(
                     f"{place}.backbone",
                     f"{value!r} is code to run; give it on the command line: --backbone {value}",
                 )
@@ -210,11 +218,11 @@ def _count_runs(experiment: Experiment) -> int:
     return runs
 
 
-def _said_twice(experiment: Experiment) -> Iterator[Problem]:
+def _said_twice(experiment: Experiment) -> Iterator[Mistake]:
     """Yields parameters that are given twice."""
     tables = experiment.tables()
     for place, table in tables.items():
         if place.endswith("grid"):
             beside = place.removesuffix("grid") + "parameters"
             for key in table.keys() & tables[beside].keys():
-                yield Problem(f"{place}.{key}", f"also in {beside}; expected it in one of them")
+                yield Mistake(f"{place}.{key}", f"also in {beside}; expected it in one of them")

@@ -125,7 +125,7 @@ def _description(module: nn.Module) -> list[object]:
 
 
 @dataclass(frozen=True)
-class Samples:
+class MemberSamples:
     """Samples of M members, n each."""
 
     pool: Tensor  # (N, ...) all inputs; those that members share are stored once
@@ -134,7 +134,7 @@ class Samples:
     spans: list[list[slice]]  # for each member the range of each task
 
     @classmethod
-    def gather(cls, parts: Sequence[Labeled], device: torch.device) -> "Samples":
+    def gather(cls, parts: Sequence[Labeled], device: torch.device) -> "MemberSamples":
         """Collects the members' samples on the device."""
         pools = list({id(part.inputs): part.inputs for part in parts}.values())
         first_rows = np.cumsum([0, *(len(pool) for pool in pools)])

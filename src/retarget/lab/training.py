@@ -13,7 +13,7 @@ from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.lab.checkpoint import Checkpoint
 from retarget.lab.history import History
 from retarget.lab.methods import Batch, Method
-from retarget.lab.steps import NEVER, Ensemble, Optimizer, PassPlan, Samples, Stepper
+from retarget.lab.steps import NEVER, Ensemble, MemberSamples, Optimizer, PassPlan, Stepper
 from retarget.lab.streams import TaskStream
 from retarget.learners import SGD
 from retarget.progress import PatientBar
@@ -117,8 +117,8 @@ class Run:
     ensemble: Ensemble
     learners: list[SGD]
     methods: list[Method]
-    train: Samples
-    test: Samples
+    train: MemberSamples
+    test: MemberSamples
     targets: Tensor
     random: list[np.random.Generator]
     optimizer: Optimizer
@@ -341,8 +341,8 @@ def _start(
         ensemble=ensemble,
         learners=optimizers,
         methods=[methods] if isinstance(methods, Method) else list(methods),
-        train=Samples.gather([stream.train for stream in shown], device),
-        test=Samples.gather([stream.test for stream in shown], device),
+        train=MemberSamples.gather([stream.train for stream in shown], device),
+        test=MemberSamples.gather([stream.test for stream in shown], device),
         targets=torch.stack([stream.targets().to(device) for stream in shown]),
         random=[np.random.default_rng(seed) for seed in drawn],
         optimizer=Optimizer(optimizers, list(ensemble.parameters.values())),

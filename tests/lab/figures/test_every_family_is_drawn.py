@@ -17,7 +17,7 @@ from retarget.lab.runs.store import labeled
 MNIST = {"train": 30, "test": 20, "evaluate_every": 16}
 CIFAR = {"protocol": "domain pairs", "per_class": 2, "test_per_class": 2, "method": "vanilla"}
 CORE50 = {"data": "core50", "backbone": "support.core50_backbone:made", "frames_per_session": 1}
-CORE50 |= {"image_size": 4, "batch_size": 20, "method": "tangent", "memory": 16}
+CORE50 |= {"image_size": 4, "batch_size": 20, "method": "tangent", "features": 16}
 CORE50 |= {"network": "whole", "first_epochs": 0}
 # Parameters of a run that takes a second at most: all of them in `parameters`, nothing swept.
 SMALL = {
@@ -33,7 +33,7 @@ SMALL = {
     | {"offline_gamma_powers": [-1.0, 1.0], "online_lr_powers": [-1.0, 0.0]},
     "toy curves": {"features": 5, "gammas": [1.0], "batch_sizes": [3], "batch_lr": 1.0}
     | {"shown_batch": 4},
-    "toy shift": {"gamma": 1.0, "lr": 0.5, "shown_points": 1, "apart": 0.05},
+    "toy shift": {"gamma": 1.0, "lr": 0.5},
 }
 # Families of the same runs, which differ in what is drawn of them.
 BY_RUNS = {}

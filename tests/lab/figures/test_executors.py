@@ -17,7 +17,7 @@ import pytest
 
 from retarget.distributed.cluster import connect
 from retarget.lab.reader import parse_changes
-from retarget.lab.runs.compute import Task, compute_task
+from retarget.lab.runs.compute import RunGroup, compute_group
 from retarget.lab.runs.executors import compute_in_processes, compute_on_cluster
 from retarget.lab.runs.run import run_experiment
 from retarget.lab.runs.store import RunStore
@@ -202,8 +202,10 @@ def test_a_worker_with_other_code_or_data(tmp_path):
     (config,) = made(tmp_path).changed(parse_changes([], [0])).runs()
     identity = made_runs.identity_of(config, made_runs.FAMILY)
     for part, other in (("code", "other"), ("data", {"x": "1"}), ("packages", {"torch": "0"})):
-        sent = Task(made_runs.FAMILY, (config,), (replace(identity, **{part: other}),), tmp_path)
-        ending = compute_task(sent, elsewhere=True)
+        sent = RunGroup(
+            made_runs.FAMILY, (config,), (replace(identity, **{part: other}),), tmp_path
+        )
+        ending = compute_group(sent, elsewhere=True)
         assert f"RuntimeError: this worker has other {part} than" in ending.reason
     assert calls(tmp_path) == {}
 

@@ -82,12 +82,38 @@ def test_every_experiment_of_the_package_is_valid_and_smaller_if_quick():
         whole = load_experiment(name)
         assert whole.runs()
         if whole.quick:
-            quick = whole.changed(whole.quick)
+            quick = whole.small()
             assert len(quick.runs()) < len(whole.runs())
             cases = {run.labels.get("case") for run in quick.planned_runs()}
             assert cases == set(whole.cases or [None])
             for size in whole.quick.parameters:
                 assert getattr(quick.runs()[0], size) < getattr(whole.runs()[0], size)
+
+
+def test_a_case_has_its_own_small_version():
+    text = f"""{SMALL_DIGITS}
+    [cases.few]
+    parameters = {{ block_size = 30 }}
+    quick = {{ parameters = {{ block_size = 5 }} }}
+    [cases.swept]
+    grid = {{ lr = [0.1, 0.2, 0.3] }}
+    quick = {{ seeds = [7], grid = {{ lr = [0.4] }} }}
+    [quick]
+    seeds = [3]
+    parameters = {{ block_size = 10, curve_every = 11 }}
+    """
+    small = parse_experiment("small", text).small()
+    found = [
+        (run.labels["case"], config.seed, config.lr, config.block_size, config.curve_every)
+        for run in small.planned_runs()
+        for config in [run.config]
+    ]
+    assert [case for case in found if case[0] == "swept"] == [("swept", 7, 0.4, 10, 11)]
+    assert {case[3:] for case in found if case[0] == "few"} == {(5, 11)}
+    assert {case[1] for case in found if case[0] == "few"} == {3}
+    many = f"quick = {{ grid = {{ lr = {list(range(1, 50_002))} }} }}"
+    with pytest.raises(InvalidInputError, match="grid: makes 100002 runs; expected at most"):
+        parse_experiment("small", f"{SMALL_DIGITS}[cases.a]\n{many}")
 
 
 def test_the_value_of_the_variant_leads_to_no_other_folder():
@@ -255,7 +281,7 @@ def test_the_example_of_the_docs_runs(tmp_path):
         ("narrow", 0, 0.001), ("narrow", 0, 0.1), ("narrow", 1, 0.001), ("narrow", 1, 0.1),
         ("wide", 0, 0.01),
     ]  # fmt: skip
-    quick = experiment.changed(experiment.quick)
+    quick = experiment.small()
     assert len(quick.runs()) == 3
     wide = quick.model_copy(update={"cases": {"wide": quick.cases["wide"]}})
     assert set(run_experiment(wide, tmp_path).table["case"]) == {"wide"}
@@ -291,6 +317,7 @@ def test_a_file_does_not_choose_code_to_run():
         "grid": "[grid]\n",
         "cases.a.parameters": "[cases.a.parameters]\n",
         "quick.parameters": "[quick.parameters]\n",
+        "cases.a.quick.parameters": "[cases.a.quick.parameters]\n",
     }.items():
         code, file = '"os:getcwd"', '"weights.pth"'
         if place == "grid":

@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from retarget.lab.data.toy import toy_curve
 from retarget.lab.figures import toy
 from retarget.lab.reader import load_experiment, parse_changes
 
@@ -25,6 +26,10 @@ def test_fig1_holds_what_the_paper_claims():
     assert np.abs(values("curve", "corrected") - values("curve", "offline")).max() < 1e-12
     # A: on the true ones it is not, and the default seed shows it
     assert np.abs(values("curve", "online") - values("curve", "offline")).mean() > 0.2
+    # the offline learner is near the true curve, which the points scatter around
+    truth, offline = values("curve", "truth"), values("curve", "offline")
+    assert np.sqrt(np.mean((offline - truth) ** 2)) < 0.12
+    np.testing.assert_array_equal(truth, toy_curve(461).truth)
     # B: the new sample is not shifted (its rate matches gamma), near ones are, far ones are not
     before, after = values("point", "effective"), values("point", "effective after one step")
     x, target = (table.filter(kind="point", series="target")[c].to_numpy() for c in ("x", "y"))
@@ -32,9 +37,14 @@ def test_fig1_holds_what_the_paper_claims():
     moved, distance = np.abs(after[:-1] - before), np.abs(x[:-1] - x[-1])
     assert moved[distance < 0.1].min() > 0.2
     assert moved[distance > 0.7].max() < 0.01
-    shown = table.filter(kind="point", series="effective").filter("shown")["x"].sort()
-    assert len(shown) == 10
-    assert shown.diff().min() >= 0.05 - 1e-9
+    # as the paper says: downward on the left, and there is nothing to see on the right
+    assert (after[:-1] - before)[x[:-1] < 0.4].max() < 0
+    # A and C: the left is shifted down and corrected up, the right the other way round
+    y, corrected = target[:-1], values("point", "corrected")
+    assert len(before) == len(corrected) == 40
+    for side, sign in ((x[:-1] < 0.4, -1), (x[:-1] > 0.6, 1)):
+        assert sign * (before - y)[side].mean() > 0.1
+        assert sign * (corrected - y)[side].mean() < -0.1
     assert any("largest difference" in str(line) for line in toy.summarize_shift(table))
 
 
@@ -50,3 +60,14 @@ def test_fig4_simulated_points_lie_on_the_closed_form_lines():
     seen = pl.col("row") // 4 < pl.col("column") // 4
     assert bU.filter(seen == pl.col("value").is_nan()).is_empty()
     assert "at all 310 points" in toy.summarize_curves(table)[0]
+
+
+def test_the_legend_of_fig4_has_the_markers_of_its_lines():
+    experiment = load_experiment("fig4")
+    figure = experiment.kind.draw(table_of("fig4"))
+    panels = [axes for axes in figure.axes if axes.get_legend() is not None]
+    assert len(panels) == 3
+    for axes, simulated in zip(panels, (False, True, True), strict=True):
+        lines, _ = axes.get_legend_handles_labels()
+        markers = [line.get_marker() for line in lines[:3]]
+        assert markers == (["o", "s", "^"] if simulated else ["None"] * 3)

@@ -1,9 +1,11 @@
 """Every method of the lab as it is defined: one network, one plain loop, torch.optim.SGD.
 
 Nothing is batched, planned ahead or summed up: anchors are kept in a list, the memory is a list,
-gradients are taken sample by sample. Only the random numbers are drawn in the lab's order.
+gradients are taken sample by sample. Only the random numbers are drawn in the lab's order, and the
+random features of the closed loop are retarget's.
 """
 
+import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -169,9 +171,10 @@ class Corrected(Plain):
         if reduction == "mean":
             assert len(Y) % batch == 0 or learner.has_memory
             rate = rate / batch
-        if learner.has_memory:  # beyond the paper's formulas: proved in tests/theory
-            assert (self.kind, self.assumed_reduction) == ("iterative", None)
-            Z = rt.iterative_targets(K, Y, learner, self.gamma, self.block, self.ridge)
+        if learner.has_memory:
+            assert (self.kind, self.parts, self.first_block) == ("iterative", "both", "corrected")
+            assert (self.ridge, self.assumed_reduction) == (0.0, None)
+            Z = targets_that_coast(K, Y, learner, self.gamma, self.block)
         elif self.kind == "iterative":
             Z = literal.iterative(
                 Y, K, rate, self.gamma, self.block, self.ridge, batch, self.parts, self.first_block
@@ -184,26 +187,78 @@ class Corrected(Plain):
 
 
 class Led(Plain):
-    """A `NetworkCorrector`, which is asked for the targets of a block when the block begins."""
+    """The closed loop: a ridge regression on the first network's tangents leads the network.
+
+    Before each block the ridge regression on everything so far is solved anew. Its predictions for
+    the block are where the network is to go, from its present outputs, by its present kernel.
+    """
 
     keeps_order = True
 
-    def __init__(self, **options):
-        self.options = options
+    def __init__(self, gamma, features, block_size, damping):
+        self.gamma, self.features, self.block, self.damping = gamma, features, block_size, damping
 
     def start(self, loop):
         super().start(loop)
-        seed = int(loop.random.integers(2**31))
-        self.corrector = rt.NetworkCorrector(loop.module, loop.learner, seed=seed, **self.options)
+        self.first = copy.deepcopy(loop.module)
+        self.tangents = random_tangents(
+            self.first, loop.Y.shape[1], self.features, int(loop.random.integers(2**31))
+        )
+        self.seen, self.rho, self.last = [], self.damping, None
 
     def task_start(self, rows):
         self.rows, self.Z = rows, torch.empty_like(self.loop.Y)
 
     def targets(self, rows, targets):
-        if (rows[0] - self.rows.start) % self.options["block_size"] == 0:
-            block = slice(rows[0], min(rows[0] + self.options["block_size"], self.rows.stop))
-            self.Z[block] = self.corrector.correct(self.loop.X[block], self.loop.Y[block])
+        if (rows[0] - self.rows.start) % self.block == 0:
+            block = np.arange(rows[0], min(rows[0] + self.block, self.rows.stop))
+            self.Z[block] = self._targets_of(block)
         return self.Z[rows]
+
+    @torch.no_grad()
+    def _targets_of(self, block):
+        X, learner = self.loop.X, self.loop.learner
+        self.seen += block.tolist()
+        phi, new = self.tangents(X[self.seen]), self.tangents(X[block])
+        rest = self.loop.Y[self.seen] - self.first(X[self.seen])
+        W = torch.linalg.solve(
+            phi.T @ phi + self.gamma * torch.eye(self.features).double(), phi.T @ rest
+        )
+        aim = self.first(X[block]) + new @ W
+
+        if self.last is not None:  # the steps become shorter if the last block went badly
+            inputs, before, expected = self.last
+            off = (self.loop.module(inputs) - expected).norm() / (expected - before).norm()
+            if off > 0.5:
+                self.rho = min(2 * self.rho, 64 * self.damping)
+            elif off < 0.25:
+                self.rho = max(self.rho / 2, self.damping)
+
+        f = self.loop.module(X[block])
+        with torch.enable_grad():
+            J = gradients(self.loop.module, X[block])
+        K = torch.einsum("ikp,jkp->ij", J, J) / J.shape[1]
+        size = len(block)
+        a = torch.linalg.solve(
+            K + self.rho * K.diagonal().mean() * torch.eye(size).double(), aim - f
+        )
+        batch = torch.arange(size) // learner.batch_size
+        rates = torch.full((size,), learner.lr, dtype=torch.float64)
+        if learner.reduction == "mean":
+            rates /= batch.bincount()[batch]
+        earlier = batch[:, None] > batch[None, :]
+        self.last = X[block], f, f + K @ a
+        return f + a / rates[:, None] + (K * earlier) @ a
+
+
+def random_tangents(network, outputs, features, seed):
+    """A sketch of the gradient of one combination of the outputs, with random signs."""
+    random = torch.Generator().manual_seed(seed)
+    signs = 2 * torch.randint(0, 2, (outputs, 1), generator=random) - 1
+    combined = torch.nn.Sequential(network, torch.nn.Linear(outputs, 1, bias=False).double())
+    combined[1].weight = torch.nn.Parameter(signs.T.double() / outputs**0.5)
+    trained = [f"0.{name}" for name, p in network.named_parameters() if p.requires_grad]
+    return rt.EmpiricalNTK(combined, outputs=0, params=trained, sketch=features, seed=seed).features
 
 
 class Loop:
@@ -304,3 +359,44 @@ def offline_predictions(K, Y, gamma, block):
         seen = slice(0, rows.stop)
         F[rows] = literal.f_off(Y[seen], K[seen, seen], K[seen, rows], gamma)
     return F
+
+
+def targets_that_coast(K, Y, learner, gamma, block):
+    """Targets of each block for which the learner, once it stops, is where the offline one is.
+
+    A learner with momentum keeps moving after its last step. Where it comes to rest on the block
+    is an affine function of the block's targets, found here by trying each of them.
+    """
+    Z = np.zeros_like(Y)
+    F = offline_predictions(K, Y, gamma, block)
+    for start in range(0, len(Y), block):
+        rows = slice(start, min(start + block, len(Y)))
+
+        def at_rest(targets, rows=rows):
+            tried = np.vstack([Z[: rows.start], targets])
+            seen = slice(0, rows.stop)
+            return K[rows, seen] @ coefficients_at_rest(K[seen, seen], tried, learner)
+
+        size = rows.stop - rows.start
+        from_zero = at_rest(np.zeros((size, Y.shape[1])))
+        slopes = np.zeros((size, size))
+        for i in range(size):
+            one = np.zeros((size, Y.shape[1]))
+            one[i, 0] = 1.0
+            slopes[:, i] = (at_rest(one) - from_zero)[:, 0]
+        Z[rows] = np.linalg.solve(slopes, F[rows] - from_zero)
+    return Z
+
+
+def coefficients_at_rest(K, Z, learner):
+    """torch.optim.SGD on the kernel's coefficients, then steps without gradient and decay."""
+    A, velocity, momentum = np.zeros_like(Z), np.zeros_like(Z), learner.momentum
+    for start in range(0, len(Z), learner.batch_size):
+        rows = slice(start, start + learner.batch_size)
+        gradient = learner.weight_decay * A
+        share = len(Z[rows]) if learner.reduction == "mean" else 1
+        gradient[rows] += (K[rows] @ A - Z[rows]) / share
+        velocity = momentum * velocity + gradient
+        A = A - learner.lr * (gradient + momentum * velocity if learner.nesterov else velocity)
+    still_to_come = velocity * momentum / (1 - momentum)
+    return A - learner.lr * (momentum * still_to_come if learner.nesterov else still_to_come)

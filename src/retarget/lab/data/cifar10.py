@@ -38,8 +38,6 @@ PIXELS = math.prod(SHAPE)
 LARGEST_FILE = 32_000_000
 OFFICIAL_PICKLES = {Path(file.name).name: file.sha256 for file in CIFAR10_PYTHON_FILES}
 
-Batch = tuple[np.ndarray, np.ndarray]
-
 
 @dataclass(frozen=True)
 class Cifar10:
@@ -122,7 +120,7 @@ def _contents(paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes, str]]:
         yield path.name, read_file(path, LARGEST_FILE), str(path)
 
 
-def parse_batch(content: bytes, name: str, source: str) -> Batch:
+def parse_batch(content: bytes, name: str, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns images (n, 3, 32, 32) uint8 and labels (n,) int64 from a file of either version."""
     read = _binary if name.endswith(".bin") else _python
     pixels, labels = read(content, Path(name).name, source)
@@ -134,7 +132,7 @@ def parse_batch(content: bytes, name: str, source: str) -> Batch:
     return pixels.reshape(-1, *SHAPE), labels.astype(np.int64)
 
 
-def _binary(content: bytes, name: str, source: str) -> Batch:
+def _binary(content: bytes, name: str, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Parses one image after the other: a byte for its label, then its pixels."""
     if len(content) % (1 + PIXELS):
         raise InvalidInputError(
@@ -145,7 +143,7 @@ def _binary(content: bytes, name: str, source: str) -> Batch:
     return rows[:, 1:], rows[:, 0]
 
 
-def _python(content: bytes, name: str, source: str) -> Batch:
+def _python(content: bytes, name: str, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Unpickles a dictionary with pixels and labels, if this is the official file of that name."""
     found, expected = hashlib.sha256(content).hexdigest(), OFFICIAL_PICKLES[name]
     if found != expected:

@@ -73,7 +73,7 @@ class DataSet:
         return sum(file.download.size for file in self.files)
 
 
-State = Literal["ok", "missing", "wrong checksum", "unreadable"]
+FileState = Literal["ok", "missing", "wrong checksum", "unreadable"]
 Progress = Callable[[DataFile, int], None]
 SizeAndSum = tuple[int, str]
 
@@ -264,7 +264,7 @@ def get_command(data_set: DataSet, folder: Path) -> str:
     return f"retarget data get {data_set.name}{place}"
 
 
-def check_file(file: DataFile, folder: Path) -> tuple[State, str]:
+def check_file(file: DataFile, folder: Path) -> tuple[FileState, str]:
     """Compares a file, or the form that exists instead, with the official checksums."""
     try:
         form = file.present(folder)

@@ -12,8 +12,9 @@ TRAIN = 40
 
 @dataclass(frozen=True)
 class ToyCurve:
-    """One draw of the curve: inputs and targets, with training samples in stream order."""
+    """One draw of the curve: inputs and noisy targets, with training samples in stream order."""
 
+    truth: np.ndarray  # the curve itself, on the grid
     x_train: np.ndarray
     y_train: np.ndarray
     x_test: np.ndarray
@@ -38,4 +39,4 @@ def toy_curve(seed: int) -> ToyCurve:
     y = truth + NOISE * rng.normal(size=len(GRID))
     order = rng.permutation(len(GRID))
     train, test = np.split(order, [TRAIN])  # of the 200 points of the grid
-    return ToyCurve(GRID[train], y[train], GRID[test], y[test])
+    return ToyCurve(truth, GRID[train], y[train], GRID[test], y[test])

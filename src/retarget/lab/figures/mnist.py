@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -36,11 +37,13 @@ from retarget.lab.figures.over_seeds import (
 )
 from retarget.lab.runs.store import source_hash
 from retarget.learners import COLORS, LABELS, SGD
+from retarget.text import duration
 from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 CLASSES = 10
+SECONDS_A_PAIR = 1e-3  # for the kernel of two images in plain torch, on one core
 
 
 class MnistConfig(Config):
@@ -156,6 +159,19 @@ def cached_gram(kernel: Kernel, samples: np.ndarray) -> np.ndarray:
     description = json.dumps(kernel.to_dict(), sort_keys=True)
     content = (description, _code_of_kernels(), samples)
     return cached_array(cache_folder("kernels"), "gram", content, lambda: kernel(samples))
+
+
+def time_without_numba(configs: Sequence[MnistConfig]) -> str:
+    """Says how long the kernels take, and what would make them quick, if Numba is missing."""
+    if find_spec("numba") is not None:
+        return ""
+    images = [config.train + config.test for config in configs]
+    seconds = sum(n * (n + 1) / 2 for n in images) * SECONDS_A_PAIR
+    return (
+        f"The kernels of {len(images)} runs take about {duration(seconds)} of one core, unless "
+        "they are in the cache; with Numba it would be seconds: "
+        'pip install "retarget[ntk]"'
+    )
 
 
 @cache
@@ -426,11 +442,12 @@ def _draw_corrected(axes: Axes, table: pl.DataFrame, label: str, colors: str) ->
     legend_below(axes)
 
 
+MNIST_FAMILY = {"data": mnist_checksums, "notice": time_without_numba}
 FAMILIES = {
     "mnist curves": family_in_rows(
-        MnistCurves, run_curves, (12, 6.8), draw_curves, summarize_curves, data=mnist_checksums
+        MnistCurves, run_curves, (12, 6.8), draw_curves, summarize_curves, **MNIST_FAMILY
     ),
     "mnist sweeps": family_in_rows(
-        MnistSweeps, run_sweeps, (9.5, 7.6), draw_sweeps, summarize_sweeps, data=mnist_checksums
+        MnistSweeps, run_sweeps, (9.5, 7.6), draw_sweeps, summarize_sweeps, **MNIST_FAMILY
     ),
 }

@@ -57,7 +57,7 @@ MEMORY_LINES = LINES | {
     "tangent": (COLORS["iterative"], "-"),
     "tangent, three epochs": (COLORS["iterative"], "--"),
     "tangent, whole network": (COLORS["iterative"], "-"),
-    "tangent, 1,024 features": (COLORS["iterative"], ":"),
+    "tangent, fewer features": (COLORS["iterative"], ":"),
     "last layer": (COLORS["one step"], "-"),
     "last layer, random features": (COLORS["one step"], "--"),
     "joint, ten epochs": (COLORS["truth"], "-"),

@@ -106,11 +106,12 @@ def family_in_rows(
     but: Collection[str] = (),
     data: Callable[..., Mapping[str, str]] = reads_nothing,
     light: bool = False,
+    notice: Callable[[Sequence[Any]], str] = lambda configs: "",
 ) -> Family:
     """Makes a family whose figure has a row of panels, and whose summary a part, for each setting.
 
     `draw` and `summarize` take one setting, in which the parameters in `but` may differ; a row is
-    `size` inches wide and high; `data` and `light` are as in `Family`.
+    `size` inches wide and high; `data`, `light` and `notice` are as in `Family`.
     """
 
     def draw_rows(table: pl.DataFrame) -> Figure:
@@ -136,7 +137,8 @@ def family_in_rows(
             said += summarize(part.table)
         return said
 
-    return Family(config, one_by_one(run), draw_rows, summarize_rows, data, light=light)
+    computed = one_by_one(run)
+    return Family(config, computed, draw_rows, summarize_rows, data, light=light, notice=notice)
 
 
 def table_of_numbers(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:

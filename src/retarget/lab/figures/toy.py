@@ -17,7 +17,6 @@ from retarget.lab.experiment import (
     Config,
     Count,
     Counts,
-    NotNegative,
     Positive,
     Positives,
 )
@@ -51,12 +50,10 @@ class ToyShift(Config):
 
     gamma: Positive
     lr: Positive
-    shown_points: Count
-    apart: NotNegative
 
 
 def run_shift(config: ToyShift) -> pl.DataFrame:
-    """Computes curves on the grid and points of the stream: columns kind, series, x, y, shown."""
+    """Computes curves on the grid and points of the stream: columns kind, series, x, y."""
     data, kernel = toy_curve(config.seed), RBF(WIDTH)
     x, y = data.x_train, data.y_train
     learner = SGD(lr=config.lr)
@@ -68,42 +65,25 @@ def run_shift(config: ToyShift) -> pl.DataFrame:
     effective = tracker.effective_targets
     tracker.update(data.x_test[:1], data.y_test[:1])  # panel B: one more sample
 
-    all_x, all_y = np.append(x, data.x_test), np.append(y, data.y_test)
-    more = slice(len(x) + 1)
+    x_more, y_more = np.append(x, data.x_test[0]), np.append(y, data.y_test[0])
     curves = {
-        "truth": kernel(GRID, all_x) @ offline_coefficients(kernel(all_x), all_y, config.gamma),
+        "truth": data.truth,
         "offline": K_grid @ offline_coefficients(K, y, config.gamma),
         "online": K_grid @ online_coefficients(K, y, learner),
         "corrected": K_grid @ online_coefficients(K, corrected, learner),
-        "one step": kernel(GRID, all_x[more])
-        @ online_coefficients(kernel(all_x[more]), all_y[more], learner),
+        "one step": kernel(GRID, x_more) @ online_coefficients(kernel(x_more), y_more, learner),
     }
     points = {
-        "target": np.append(y, data.y_test[0]),
+        "target": y_more,
         "effective": effective,
         "effective after one step": tracker.effective_targets,
         "corrected": corrected,
     }
-    shown = np.append(_spread(x, config.shown_points, config.apart), True)
-    parts = [
-        labeled(pl.DataFrame({"x": xs[: len(ys)], "y": ys, "shown": marks[: len(ys)]}), labels)
-        for kind, xs, series, marks in (
-            ("curve", GRID, curves, np.full(len(GRID), True)),
-            ("point", all_x, points, shown),
-        )
+    return pl.concat(
+        labeled(pl.DataFrame({"x": xs[: len(ys)], "y": ys}), {"kind": kind, "series": name})
+        for kind, xs, series in (("curve", GRID, curves), ("point", x_more, points))
         for name, ys in series.items()
-        for labels in [{"kind": kind, "series": name}]
-    ]
-    return pl.concat(parts)
-
-
-def _spread(x: np.ndarray, count: int, apart: float) -> np.ndarray:
-    """Marks the first `count` samples of the stream that keep a distance from each other."""
-    chosen: list[int] = []
-    for i, value in enumerate(x):
-        if len(chosen) < count and all(abs(value - x[j]) >= apart - 1e-9 for j in chosen):
-            chosen.append(i)
-    return np.isin(np.arange(len(x)), chosen)
+    )
 
 
 def summarize_shift(table: pl.DataFrame) -> Sequence[RenderableType]:
@@ -134,7 +114,7 @@ SHIFT_PANELS = {
     "A": (
         "the shift",
         [
-            ("truth", "all 200 points"),
+            ("truth", "true function $f_*$"),
             ("offline", "offline $f_{off}$"),
             ("online", "online $f_{on}$"),
         ],
@@ -180,12 +160,12 @@ def _draw_shift_panel(axes: Axes, table: pl.DataFrame, name: str) -> None:
         curve = table.filter(kind="curve", series=series)
         style = {"lw": 1.8, **(ON_EACH_OTHER[series] if name == "C" else {})}
         axes.plot(curve["x"], curve["y"], color=COLORS[series], label=label, **style)
-    marked = table.filter(kind="point").filter("shown").partition_by("series", as_dict=True)
+    marked = table.filter(kind="point").partition_by("series", as_dict=True)
     # the added sample belongs only to panel B, which has its own marker for it
     there = {key[0]: part.head(-1) if key == ("target",) else part for key, part in marked.items()}
     before, after = there[start], there[end]
     n = min(len(before), len(after))
-    axes.vlines(before["x"][:n], before["y"][:n], after["y"][:n], COLORS[moved], lw=1, zorder=2)
+    axes.vlines(before["x"][:n], before["y"][:n], after["y"][:n], COLORS[moved], lw=0.8, zorder=2)
     for series, label, color, mark in points:
         axes.plot(
             there[series]["x"],
@@ -193,8 +173,8 @@ def _draw_shift_panel(axes: Axes, table: pl.DataFrame, name: str) -> None:
             "o" if mark == "open" else mark,
             color=COLORS[color],
             markerfacecolor="none" if mark == "open" else COLORS[color],
-            markersize=6,
-            markeredgewidth=1.6,
+            markersize=4.5,
+            markeredgewidth=1.3,
             label=label,
             zorder=3,
         )
@@ -339,18 +319,22 @@ def _draw_kernels(figure: SubFigure, entries: pl.DataFrame) -> None:
 
 def _draw_errors(axes: Axes, table: pl.DataFrame, label: str) -> None:
     values = table["setting"].unique(maintain_order=True).to_list()
+    simulated = "simulation" in table["source"]
+    dots: dict[str, Any] = {"ms": 3.2, "mew": 0}
     for setting, (color, marker) in zip(values, sweep_styles(len(values)), strict=True):
+        # the legend has the line and its markers as one
+        shown = {"marker": marker, **dots} if simulated else {}
+        axes.plot([], [], "-", color=color, lw=1.5, label=label.format(setting), **shown)
         for split, style in (("test", "-"), ("train", "--")):
             part = table.filter(setting=setting, split=split)
             line = part.filter(source="closed form")
-            name = label.format(setting) if split == "test" else None
-            axes.plot(line["samples"], line["value"], style, color=color, label=name, lw=1.5)
+            axes.plot(line["samples"], line["value"], style, color=color, lw=1.5)
             points = part.filter(source="simulation")
-            axes.plot(points["samples"], points["value"], marker, color=color, ms=3.2, mew=0)
+            axes.plot(points["samples"], points["value"], marker, color=color, **dots)
     axes.plot([], [], "-", color="gray", label="test")
     axes.plot([], [], "--", color="gray", label="train")
-    if "simulation" in table["source"]:
-        axes.plot([], [], "o", color="gray", ms=3.2, label="step-by-step SGD")
+    if simulated:
+        axes.plot([], [], "o", color="gray", label="step-by-step SGD", **dots)
     axes.set_xlabel("samples seen")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")

@@ -39,7 +39,7 @@ MethodName = Literal[
 ]
 WholeNotNegative = Annotated[int, Field(ge=0)]
 # What may differ between networks that are trained together.
-OF_ONE_MEMBER = {"seed", "lr", "strength"}
+MAY_DIFFER_BY_MEMBER = {"seed", "lr", "strength"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class NetworkRun(Config):
         reshuffle: Whether each pass has a new order, for methods that do not need a fixed one.
         replay_passes: Passes over all samples seen, after each task (cumulative replay) or at the
             end (joint training).
-        memory: Number of features of the tangent learner.
+        features: Number of features of the tangent learner.
         first_epochs: Passes over the first task, for the tangent learner and the last layer.
         combinations: Random combinations of outputs, for the tangent learner.
         damping: Divisor of the steps of the closed loop.
@@ -85,7 +85,7 @@ class NetworkRun(Config):
     capacity: int = 300
     replay_passes: Count = 1
     # for least squares after a first session
-    memory: Count = 4096
+    features: Count = 4096
     first_epochs: WholeNotNegative = 1
     combinations: Count = 1
     random_features: WholeNotNegative = 0
@@ -123,7 +123,7 @@ def trained_together(config: NetworkRun) -> str | None:
     On the CPU each run trains alone: training together gains little, other processes compute other
     runs, and a resumed run does not depend on which runs it was trained with.
     """
-    return None if config.device == "cpu" else config.model_dump_json(exclude=OF_ONE_MEMBER)
+    return None if config.device == "cpu" else config.model_dump_json(exclude=MAY_DIFFER_BY_MEMBER)
 
 
 def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
@@ -150,8 +150,8 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         "label smoothing": [lab.LabelSmoothing(0.1)],
         "corrected": [corrected],
         "der, corrected": [corrected, lab.DER(first.capacity)],
-        "led": [lab.Led(3.0, first.memory, first.block_size, first.damping)],
-        "tangent": [lab.Tangent("auto", first.memory, first.first_epochs, first.combinations)],
+        "led": [lab.Led(3.0, first.features, first.block_size, first.damping)],
+        "tangent": [lab.Tangent("auto", first.features, first.first_epochs, first.combinations)],
         "last layer": [lab.LastLayer("auto", first.random_features, first.first_epochs)],
         "joint": [lab.Joint(first.replay_passes)],
     }

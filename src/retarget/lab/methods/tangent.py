@@ -84,7 +84,7 @@ class Tangent(_AfterFirstSession):
 
     Args:
         gamma: Ridge; `"auto"` for generalized cross-validation.
-        memory: Number of tangent features.
+        features: Number of tangent features.
         first_epochs: Passes of plain training over the first task; 0 for none.
         combinations: Number of random combinations of the outputs whose gradients are computed.
     """
@@ -92,17 +92,17 @@ class Tangent(_AfterFirstSession):
     def __init__(
         self,
         gamma: float | Literal["auto"] = "auto",
-        memory: int = 4096,
+        features: int = 4096,
         first_epochs: int = 1,
         combinations: int = 1,
     ) -> None:
         super().__init__(gamma, first_epochs)
-        self.memory = as_count("memory", memory)
+        self.features = as_count("features", features)
         self.combinations = as_count("combinations", combinations)
 
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
         return TangentLearner(
-            module, self.gamma, self.memory, combinations=self.combinations, seed=seed
+            module, self.gamma, self.features, combinations=self.combinations, seed=seed
         )
 
 

@@ -19,7 +19,7 @@ from retarget.progress import silence
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: configs may hold lists
-class Task:
+class RunGroup:
     """Runs that are computed together: one, or several networks that train at once."""
 
     family: Family
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Computed:
-    """The tables of a task's runs."""
+    """The tables of a group's runs."""
 
     tables: list[pl.DataFrame]
     seconds: float
@@ -54,8 +54,8 @@ class Failed:
 Ending = Computed | Failed
 
 
-def compute_task(task: Task, elsewhere: bool = False) -> Ending:
-    """Computes the runs of a task with one thread, so that results are the same everywhere.
+def compute_group(group: RunGroup, elsewhere: bool = False) -> Ending:
+    """Computes the runs of a group with one thread, so that results are the same everywhere.
 
     `elsewhere` says that this may be another machine, with other code or data.
     """
@@ -71,11 +71,11 @@ def compute_task(task: Task, elsewhere: bool = False) -> Ending:
             warnings.simplefilter("ignore", DivergenceWarning)
             if elsewhere:
                 silence()
-                _require_same(task)
+                _require_same(group)
             # If a cluster's machine does not have the results folder, the run starts anew.
-            checkpoint = task.checkpoint if task.checkpoint.parent.is_dir() else None
-            found = list(task.family.run(task.configs, checkpoint))
-            tables = [next(table for known, table in found if known == c) for c in task.configs]
+            checkpoint = group.checkpoint if group.checkpoint.parent.is_dir() else None
+            found = list(group.family.run(group.configs, checkpoint))
+            tables = [next(table for known, table in found if known == c) for c in group.configs]
     except Exception as error:  # no failure of a run may end the others
         trace = "".join(traceback.format_exception(error))
         return Failed(in_a_line(error), trace, time.perf_counter() - clock)
@@ -83,9 +83,9 @@ def compute_task(task: Task, elsewhere: bool = False) -> Ending:
     return Computed(tables, seconds, list(dict.fromkeys(str(w.message) for w in caught)))
 
 
-def _require_same(task: Task) -> None:
-    found = identities_of(task.configs, task.family)
-    for here, identity in zip(found, task.identities, strict=True):
+def _require_same(group: RunGroup) -> None:
+    found = identities_of(group.configs, group.family)
+    for here, identity in zip(found, group.identities, strict=True):
         for part in ("data", "code", "packages"):
             if getattr(here, part) != getattr(identity, part):
                 raise RuntimeError(

@@ -1,6 +1,6 @@
 """Executors, which compute runs in this process, in others on this machine, or on a cluster.
 
-An executor takes tasks one after the other, as soon as it can begin them, and yields each one with
+An executor takes groups one after the other, as soon as it can begin them, and yields each one with
 its ending, in the order in which they end. If it is closed early, it stops what it is computing.
 """
 
@@ -20,36 +20,36 @@ from joblib import Parallel, delayed
 
 from retarget.errors import InvalidInputError
 from retarget.lab.experiment import Experiment
-from retarget.lab.runs.compute import Ending, Failed, Task, compute_task
+from retarget.lab.runs.compute import Ending, Failed, RunGroup, compute_group
 from retarget.progress import silence
 
 ATTEMPTS_ALONE = 2  # for a run whose process may have crashed because of it
 ORPHAN_CHECK = 0.5  # seconds
 LOOK_EVERY = 0.1  # seconds between two looks at a cluster
 
-Endings = Generator[tuple[Task, Ending]]
-Executor = Callable[[Iterator[Task]], Endings]
+Endings = Generator[tuple[RunGroup, Ending]]
+Executor = Callable[[Iterator[RunGroup]], Endings]
 
 
-def compute_here(tasks: Iterator[Task]) -> Endings:
-    """Computes one task after the other in this process."""
-    for task in tasks:
-        yield task, compute_task(task)
+def compute_here(groups: Iterator[RunGroup]) -> Endings:
+    """Computes one group after the other in this process."""
+    for group in groups:
+        yield group, compute_group(group)
 
 
-def compute_in_processes(tasks: Iterator[Task], jobs: int) -> Endings:
+def compute_in_processes(groups: Iterator[RunGroup], jobs: int) -> Endings:
     """Computes in `jobs` processes on this machine, two at least.
 
     If one of them is killed or crashes, joblib ends them all. What they were given is then
     computed again, alone, so that a run can only fail through a fault of its own.
     """
-    begun: dict[int, Task] = {}
+    begun: dict[int, RunGroup] = {}
     numbers = count()
 
     def calls() -> Iterator[Any]:
-        for task in tasks:
-            begun[number := next(numbers)] = task
-            yield _call(number, task)
+        for group in groups:
+            begun[number := next(numbers)] = group
+            yield _call(number, group)
 
     while True:
         try:
@@ -60,21 +60,21 @@ def compute_in_processes(tasks: Iterator[Task], jobs: int) -> Endings:
         except BrokenProcessPool:
             suspects = list(begun.values())
             begun.clear()
-        for task in suspects:
-            yield task, _compute_alone(task)
+        for group in suspects:
+            yield group, _compute_alone(group)
 
 
-def compute_on_cluster(tasks: Iterator[Task], client: Any) -> Endings:
-    """Computes on the workers of a Dask cluster, one task for each of their threads.
+def compute_on_cluster(groups: Iterator[RunGroup], client: Any) -> Endings:
+    """Computes on the workers of a Dask cluster, one group for each of their threads.
 
     If a worker dies, Dask gives its run to another worker, and gives up after a few deaths.
     """
-    sent: dict[Any, Task] = {}
+    sent: dict[Any, RunGroup] = {}
 
     def send() -> None:
         threads = max(1, sum(client.nthreads().values()))
-        for task in islice(tasks, max(0, threads - len(sent))):
-            sent[client.submit(compute_task, task, elsewhere=True, pure=False)] = task
+        for group in islice(groups, max(0, threads - len(sent))):
+            sent[client.submit(compute_group, group, elsewhere=True, pure=False)] = group
 
     try:
         send()
@@ -131,10 +131,10 @@ def _processes(jobs: int, calls: Iterator[Any]) -> Iterator[Iterator[tuple[int, 
             endings.close()
 
 
-def _compute_alone(task: Task) -> Ending:
+def _compute_alone(group: RunGroup) -> Ending:
     for _ in range(ATTEMPTS_ALONE):
         try:  # of the two processes, one stays idle: a single one would be this process
-            with _processes(2, iter([_call(0, task)])) as endings:
+            with _processes(2, iter([_call(0, group)])) as endings:
                 ((_, ending),) = endings
             return ending
         except BrokenProcessPool:
@@ -142,13 +142,13 @@ def _compute_alone(task: Task) -> Ending:
     return Failed(f"its process was killed, or crashed, {ATTEMPTS_ALONE} times when it ran alone")
 
 
-def _call(number: int, task: Task) -> Any:
-    return delayed(_compute_in_worker)(number, task, os.getpid())
+def _call(number: int, group: RunGroup) -> Any:
+    return delayed(_compute_in_worker)(number, group, os.getpid())
 
 
-def _compute_in_worker(number: int, task: Task, parent: int) -> tuple[int, Ending]:
+def _compute_in_worker(number: int, group: RunGroup, parent: int) -> tuple[int, Ending]:
     _prepare(parent)
-    return number, compute_task(task)
+    return number, compute_group(group)
 
 
 @cache  # once in a process

@@ -21,7 +21,7 @@ import polars as pl
 
 import retarget
 from retarget.lab.experiment import Experiment, PlannedRun
-from retarget.lab.runs.compute import Ending, Failed, Task, in_a_line
+from retarget.lab.runs.compute import Ending, Failed, RunGroup, in_a_line
 from retarget.lab.runs.executors import Executor, compute_here
 from retarget.lab.runs.store import (
     CHECKPOINTS,
@@ -60,7 +60,7 @@ class Schedule:
         self.failed: dict[str, RunRecord] = {}
         self._fresh = set(self.runs) if fresh else set()
         self._collect(self.runs)
-        self._locks: dict[Task, ExitStack] = {}  # of the tasks that are being computed here
+        self._locks: dict[RunGroup, ExitStack] = {}  # of the groups that are being computed here
 
     def missing(self) -> list[str]:
         """Returns the runs that are still to be computed."""
@@ -77,9 +77,9 @@ class Schedule:
             elsewhere: list[list[str]] = []  # what other commands are computing
             try:
                 with closing(executor(self._begin(left, elsewhere))) as endings:
-                    for task, ending in endings:
-                        self._finish(task, ending)
-                        self._locks.pop(task).close()
+                    for group, ending in endings:
+                        self._finish(group, ending)
+                        self._locks.pop(group).close()
                         watch(self)
             finally:  # the executor has stopped: others may begin these runs
                 for locks in list(self._locks.values()):
@@ -89,8 +89,8 @@ class Schedule:
                 time.sleep(LOOK_ELSEWHERE_EVERY)
             left = elsewhere
 
-    def _begin(self, groups: Iterable[list[str]], elsewhere: list[list[str]]) -> Iterator[Task]:
-        """Yields the tasks that no other command is computing, or has just finished."""
+    def _begin(self, groups: Iterable[list[str]], elsewhere: list[list[str]]) -> Iterator[RunGroup]:
+        """Yields the groups that no other command is computing, or has just finished."""
         for keys in groups:
             locks = ExitStack()
             taken = [self._store.lock(key) for key in keys]
@@ -110,23 +110,23 @@ class Schedule:
                 self._store.drop(key, LEFTOVERS)
                 if key in self._fresh:
                     self._store.drop(key, CHECKPOINTS)
-            task = Task(
+            group = RunGroup(
                 self._family,
                 tuple(self.runs[key].config for key in left),
                 tuple(self._identities[key] for key in left),
                 self._store.checkpoint(left[0]),
             )
-            self._locks[task] = locks
-            yield task
+            self._locks[group] = locks
+            yield group
 
-    def _finish(self, task: Task, ending: Ending) -> None:
-        for place, identity in enumerate(task.identities):
+    def _finish(self, group: RunGroup, ending: Ending) -> None:
+        for place, identity in enumerate(group.identities):
             key = identity.key
             about = {
                 "experiment": self._experiment.label,
                 "name": self.runs[key].name,
                 # runs computed together share the time
-                "seconds": round(ending.seconds / len(task.identities), 3),
+                "seconds": round(ending.seconds / len(group.identities), 3),
             }
             if isinstance(ending, Failed):
                 self.failed[key] = self._store.keep_failure(

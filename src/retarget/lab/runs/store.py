@@ -109,7 +109,7 @@ CHECKPOINTS = "checkpoint*.safetensors"
 LEFTOVERS = f"{PARTIAL}*"  # from a process that was killed while writing
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """The state of a run in a folder of results."""
 
     DONE = "done"
@@ -160,16 +160,16 @@ class RunStore:
             return None
         return record if record.key == record.identity.key == key else None
 
-    def state(self, key: str) -> State:
+    def state(self, key: str) -> RunState:
         """Returns the state of a run."""
-        return State.RUNNING if self._is_locked(key) else self._state_of_files(key)
+        return RunState.RUNNING if self._is_locked(key) else self._state_of_files(key)
 
     def result(self, key: str) -> pl.DataFrame | None:
         """Returns the result of a finished run, or None; sets a damaged result aside."""
         state = self._state_of_files(key)
-        if state in (State.DONE, State.OUTDATED):
+        if state in (RunState.DONE, RunState.OUTDATED):
             return pl.read_parquet((self.folder / key / RESULT).read_bytes())
-        if state is State.DAMAGED:
+        if state is RunState.DAMAGED:
             self._set_aside(self.folder / key)
         return None
 
@@ -258,20 +258,20 @@ class RunStore:
             lock.release()
         return lock is None
 
-    def _state_of_files(self, key: str) -> State:
+    def _state_of_files(self, key: str) -> RunState:
         folder, record = self.folder / key, self.record(key)
         if record is None:  # a result without a record was never finished
-            return State.DAMAGED if (folder / RECORD).exists() else State.INTERRUPTED
+            return RunState.DAMAGED if (folder / RECORD).exists() else RunState.INTERRUPTED
         if record.status == "failed":
-            return State.FAILED
+            return RunState.FAILED
         try:
             content = (folder / RESULT).read_bytes()
         except FileNotFoundError:
-            return State.DAMAGED
+            return RunState.DAMAGED
         if hashlib.sha256(content).hexdigest() != record.sha256:
-            return State.DAMAGED
+            return RunState.DAMAGED
         current = (record.identity.code, record.identity.packages) == current_code()
-        return State.DONE if current else State.OUTDATED
+        return RunState.DONE if current else RunState.OUTDATED
 
     def _write(self, identity: Identity, **about: Any) -> RunRecord:
         now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,44 @@
+"""What the commands say about themselves."""
+
+import pytest
+
+from retarget.cli import COMMANDS
+from retarget.lab.figures import mnist
+from retarget.lab.reader import experiment_names
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_option_is_cut_and_flags_have_no_type(command, name, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, shown = command(name, "--help")
+    assert code == 0
+    assert "<bool>" not in shown
+    assert not [word for word in shown.split() if word.startswith("--") and "…" in word]
+
+
+def test_choices_that_are_long_are_in_the_text(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = " ".join(command("reproduce", "--help")[1].replace("│", "").split())
+    assert "--data" in shown
+    assert "One of: core50, standin." in shown
+
+
+def test_without_a_figure_they_are_listed(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    code, shown = command("reproduce")
+    assert code == 0
+    assert set(experiment_names()) <= set(shown.split())
+    assert "CORe50 or stand-in" in shown
+    assert "6 min on a GPU" in shown
+
+
+def test_without_numba_fig2_says_how_long_it_takes_and_what_would_help(
+    command, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(mnist, "find_spec", lambda name: None)
+    monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
+    shown = command("reproduce", "fig2", "--quick", "--out", tmp_path)[1]
+    pairs = 2 * (320 + 128) * (320 + 128 + 1) / 2
+    assert f"take about {pairs / 1000 / 60:.0f} min" in shown
+    assert 'seconds: pip install "retarget[ntk]"' in shown
