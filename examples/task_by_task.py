@@ -69,7 +69,7 @@ def tangent() -> list[list[float]]:
     """The network after the first task, and a tangent learner for everything."""
     network, found = make_network(), []
     train(network, X[tasks[0]], Y[tasks[0]])
-    learner = rt.TangentLearner(network, memory=1024)
+    learner = rt.TangentLearner(network, "auto", 1024)
     for rows in tasks:
         learner.learn(X[rows], Y[rows])
         found.append(by_task(learner.predict))

@@ -169,7 +169,7 @@ REFUSED = {
     "is a SGD; expected a torch.optim.SGD": lambda: rt.SGD(0.1),
     "group 1 maximize": lambda: in_groups({}, {"maximize": True}),
     "group 0 dampening is 0.2": lambda: in_groups(MOVING | {"dampening": 0.2}),
-    "group 0 a scheduler changes the rate": scheduled,
+    "a scheduler changes the rate of the optimizer": scheduled,
     "group 1 momentum is 0.5, but 0 in group 0": lambda: in_groups({}, MOVING),
     "group 1 nesterov is True, but False in group 0": (
         lambda: in_groups(MOVING, MOVING | {"nesterov": True})

@@ -17,7 +17,13 @@ from retarget.kernels import SklearnKernel
 
 CORRECTIONS = ["none", "exact", "iterative"]
 CE = {"loss": "cross-entropy"}
-BLOCKS = {"correction": "iterative", "kernel": "linear", "batch_size": 2, "reduction": "sum", "block_size": 4}
+BLOCKS = {
+    "correction": "iterative",
+    "kernel": "linear",
+    "batch_size": 2,
+    "reduction": "sum",
+    "block_size": 4,
+}
 MOVING = {"batch_size": 3, "reduction": "sum", "momentum": 0.5, "nesterov": True}
 RANDOM, BARE = {"features": "rbf", "memory": 40}, {"gamma": 0.1, "fit_intercept": False}
 QUICK = [
@@ -93,7 +99,13 @@ def make_data(n=60, seed=0):
 )
 def test_clones_and_pickles_predict_the_same_and_go_on_alike(kernel, correction):
     X, y, _ = make_data()
-    options = {"kernel": kernel, "batch_size": 4, "reduction": "sum", "block_size": 8, "correction": correction}
+    options = {
+        "kernel": kernel,
+        "batch_size": 4,
+        "reduction": "sum",
+        "block_size": 8,
+        "correction": correction,
+    }
     # a rate at which a polynomial kernel, whose last samples are larger, is stable too
     model = rt.OnlineKernelRegressor(gamma=0.3, ridge=0.2, lr=0.001, **options).fit(X[:41], y[:41])
     twins = [clone(model).fit(X[:41], y[:41]), pickle.loads(pickle.dumps(model))]

@@ -63,7 +63,13 @@ def test_portions_are_learned_as_the_whole_all_along(
 def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit(correction):
     stream = make_stream(30, 2, seed=4)
     X, Y, queries = stream.features, stream.Y, stream.queries
-    options = {"lr": 0.3, "batch_size": 3, "reduction": "sum", "block_size": 9, "correction": correction}
+    options = {
+        "lr": 0.3,
+        "batch_size": 3,
+        "reduction": "sum",
+        "block_size": 9,
+        "correction": correction,
+    }
     model = rt.OnlineKernelRegressor("linear", **options).fit(X[:9], Y[:9])  # no block is open
     held = model.dual_coef_, model.targets_, model.X_fit_
     copies = [array.copy() for array in held]
@@ -107,7 +113,13 @@ def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
     X, labels = make_labels(names=names)
     classes = sorted(names)
     one_hot = np.array([[label == name for name in classes] for label in labels], dtype=float)
-    options = {"gamma": 0.2, "batch_size": 3, "reduction": "sum", "block_size": 6, "correction": correction}
+    options = {
+        "gamma": 0.2,
+        "batch_size": 3,
+        "reduction": "sum",
+        "block_size": 6,
+        "correction": correction,
+    }
     model = rt.OnlineKernelClassifier(**options).fit(X, labels)
     outputs = rt.OnlineKernelRegressor(**options).fit(X, one_hot).predict(X)
     assert model.classes_.tolist() == classes
@@ -125,7 +137,14 @@ def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
 def test_a_class_may_be_missing_in_the_first_portion(correction, loss, tolerance):
     X, labels = make_labels()  # class by class: "red" alone in the first ten
     assert set(labels[:10]) == {"red"}
-    options = {"width": 2.0, "lr": 0.5, "batch_size": 4, "reduction": "sum", "block_size": 8, "correction": correction}
+    options = {
+        "width": 2.0,
+        "lr": 0.5,
+        "batch_size": 4,
+        "reduction": "sum",
+        "block_size": 8,
+        "correction": correction,
+    }
     options["loss"] = loss
     model = rt.OnlineKernelClassifier(**options)
     model.partial_fit(X[:10], labels[:10], classes=["red", "green", "blue"])

@@ -158,7 +158,7 @@ def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
     random = np.random.default_rng(1)
     names = [f"column {i}" for i in range(6)]
     X = random.normal(size=(30, 6))
-    features, turned = (NamedFeatures(rt.RBF(3.0), memory=20_000) for _ in range(2))
+    features, turned = (NamedFeatures(rt.RBF(3.0), features=20_000) for _ in range(2))
     Phi = np.array([features.meet(dict(zip(names, x, strict=True))) for x in X])
     other = [turned.meet(dict(zip(names[::-1], x[::-1], strict=True))) for x in X]
     np.testing.assert_array_equal(Phi, np.array(other))
@@ -168,7 +168,7 @@ def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
 
 
 def test_a_new_name_changes_nothing_that_was_there():
-    features, known = NamedFeatures("rbf", memory=8), {"b": 1.0, "a": 2.0, "c": 3.0, "d": 0.5}
+    features, known = NamedFeatures("rbf", features=8), {"b": 1.0, "a": 2.0, "c": 3.0, "d": 0.5}
     before = features.meet(known)
     np.testing.assert_array_equal(features(known | {"z": 4.0}), before)
     # asked for first, and learned afterwards: it is known from then on

@@ -111,7 +111,7 @@ RUNS = {
     "tangent": (lambda: (lab.Tangent(memory=24), []), 4, {}),
     "last layer": (lambda: (lab.LastLayer(first_epochs=2), []), 5, {}),
     "joint": (lambda: (lab.Joint(3), []), 6, {}),
-    "led": (led(memory=24), 7, {"learner": "mean"}),  # the closed loop needs plain SGD
+    "led": (led(features=24), 7, {"learner": "mean"}),  # the closed loop needs plain SGD
     "several": (several, 1 + 3 * (2 + 2 + 1), {"sizes": (8, 4, 6)}),
     "corrected": (CORRECTED["DER, corrected"], 7, {"reshuffle": False}),
     "convolutions": (METHODS["DER++"], 7, {"learner": "decay", "network": conv_net, "members": 3}),

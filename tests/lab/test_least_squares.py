@@ -105,7 +105,7 @@ def test_what_a_method_keeps_in_bytes():
         lab.DER(4, beta=1.0): 4 * (sample + 2 * target),
         lab.Corrected(3.0, 8): samples * (sample + target),
         lab.Tangent(memory=16): 8 * (16 * 16 + 16 * 3 + 16 + 3 + 3),
-        lab.Led(memory=16): 8 * (16 * 16 + 16 * 3 + 16 + 3 + 3),
+        lab.Led(features=16): 8 * (16 * 16 + 16 * 3 + 16 + 3 + 3),
         lab.LastLayer(): 8 * (7 * 7 + 7 * 3 + 7 + 3 + 3),
     }
     for method, expected in kept.items():

@@ -97,7 +97,7 @@ def test_a_method_equals_its_plain_loop_with_convolutions(method):
 def test_led_equals_a_plain_loop_around_the_corrector(learner, epochs):
     """Tasks that neither a block nor a mini-batch divides."""
     given = stream(2, sizes=(13, 10))
-    compare(led(memory=24), mlp(1), given, LEARNERS[learner], epochs, True, 5)
+    compare(led(features=24), mlp(1), given, LEARNERS[learner], epochs, True, 5)
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ MEMBERS = {
     "tangent": lambda: (lab.Tangent(memory=40), []),
     "last layer": lambda: (lab.LastLayer(), []),
     "joint": lambda: (lab.Joint(2), []),
-    "led": led(memory=24),
+    "led": led(features=24),
 }
 LONG = ("never", "led", "ER")
 
@@ -184,7 +184,7 @@ MEMBERS |= {
     "tangent": lambda: (lab.Tangent(memory=40), []),
     "last layer": lambda: (lab.LastLayer(), []),
     "joint": lambda: (lab.Joint(2), []),
-    "led": led(memory=24),
+    "led": led(features=24),
 }
 
 
@@ -265,7 +265,7 @@ def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeyp
         (lab.Tangent, {"memory": 0}, "memory is 0"),
         (lab.Tangent, {"first_epochs": -1}, "first_epochs is -1"),
         (lab.LastLayer, {"random_features": -3}, "random_features is -3"),
-        (lab.Led, {"memory": None}, "memory is None; expected"),
+        (lab.Led, {"features": None}, "features is None; expected"),
     ],
 )
 def test_options_of_methods_without_a_meaning(make, options, message):

@@ -116,7 +116,7 @@ CORRECTED = {
 
 
 def led(**changes):
-    options = {"gamma": 0.4, "memory": 40, "block_size": 8, "damping": 0.6} | changes
+    options = {"gamma": 0.4, "features": 40, "block_size": 8, "damping": 0.6} | changes
     return lambda: (lab.Led(**options), [oracle.Led(**options)])
 
 

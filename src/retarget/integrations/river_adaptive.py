@@ -44,7 +44,7 @@ LEVEL = 1e4
 # P is kept as a number times a matrix, which is multiplied out when the number falls below this.
 LEAST_SCALE = 1e-3
 # One number, several to choose from, or "auto" for the default candidates.
-Choice = float | Sequence[float] | Literal["auto"]
+Candidates = float | Sequence[float] | Literal["auto"]
 
 
 class AdaptiveRidge:
@@ -73,7 +73,7 @@ class AdaptiveRidge:
         (array([25.]), 1.0)
     """
 
-    def __init__(self, gamma: Choice = "auto", discount: Choice = "auto") -> None:
+    def __init__(self, gamma: Candidates = "auto", discount: Candidates = "auto") -> None:
         gammas = _choices("gamma", gamma, GAMMAS)
         discounts = _choices("discount", discount, DISCOUNTS)
         both_open = isinstance(gamma, str) and isinstance(discount, str)

@@ -184,7 +184,7 @@ class Corrected(Plain):
 
 
 class Led(Plain):
-    """A `NetworkCorrector`, which is asked for the targets of a block when the block begins."""
+    """A `ClosedLoopCorrector`, which is asked for the targets of a block when the block begins."""
 
     keeps_order = True
 
@@ -194,7 +194,9 @@ class Led(Plain):
     def start(self, loop):
         super().start(loop)
         seed = int(loop.random.integers(2**31))
-        self.corrector = rt.NetworkCorrector(loop.module, loop.learner, seed=seed, **self.options)
+        self.corrector = rt.ClosedLoopCorrector(
+            loop.module, loop.learner, seed=seed, **self.options
+        )
 
     def task_start(self, rows):
         self.rows, self.Z = rows, torch.empty_like(self.loop.Y)

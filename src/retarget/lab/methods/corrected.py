@@ -1,10 +1,9 @@
 """Training on corrected targets: the paper's method for networks, and its closed loop."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,13 +14,12 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
 from retarget.lab.methods import Batch, Method
 from retarget.lab.training import gather_rows
 from retarget.learners import SGD, Reduction
-from retarget.networks.corrector import NetworkCorrector
-from retarget.networks.loops import Kind, Options, Refresh
+from retarget.networks.closed_loop import ClosedLoopCorrector, ClosedLoopOptions
+from retarget.networks.corrector import CorrectionOptions, Kind, NetworkCorrector, Refresh
 from retarget.state_files import part_of
 from retarget.theory.iterative import FirstBlock, Parts
 
@@ -29,52 +27,7 @@ if TYPE_CHECKING:
     from retarget.lab.training import Run
 
 
-class _OnTargets(Method):
-    """Makes a `NetworkCorrector` for each member, and trains on its targets."""
-
-    keeps_order = True
-
-    def __init__(
-        self,
-        gamma: float | Literal["auto"],
-        block_size: int,
-        kernel: Callable[[nn.Module], Kernel],
-        **options: Any,
-    ) -> None:
-        self.gamma, self.block_size, self.kernel, self.options = gamma, block_size, kernel, options
-        self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
-
-    def check(self, learner: SGD) -> None:
-        """Raises if the options do not make sense with this learner."""
-        Options(self.gamma, self.block_size, **self.options).checked(self._assumed(learner))
-
-    def on_start(self, run: "Run") -> None:
-        self._correctors = [
-            NetworkCorrector(
-                module,
-                self._assumed(learner),
-                self.gamma,
-                self.block_size,
-                kernel=self.kernel,
-                **self.options | self._drawn(random),
-            )
-            for module, learner, random in zip(
-                run.ensemble.modules, run.learners, run.random, strict=True
-            )
-        ]
-        for corrector in self._correctors:
-            corrector.trust()  # no warnings: a run is judged by its accuracy
-
-    def _assumed(self, learner: SGD) -> SGD:
-        """Returns the learner to correct for."""
-        return learner
-
-    def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
-        """Returns the random options of a member."""
-        return {}
-
-
-class Corrected(_OnTargets):
+class Corrected(Method):
     """Trains on targets from a `NetworkCorrector` for each member: the paper's method for networks.
 
     The correction assumes the learner of the run: with `reduction="mean"` its rate is divided by
@@ -98,6 +51,7 @@ class Corrected(_OnTargets):
     """
 
     capturable = True
+    keeps_order = True
 
     def __init__(
         self,
@@ -112,17 +66,30 @@ class Corrected(_OnTargets):
         first_block: FirstBlock = "corrected",
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
     ) -> None:
+        self.gamma, self.block_size, self.kernel = gamma, block_size, kernel
         self.assumed_reduction, self.kind = assumed_reduction, kind
-        options = {"refresh": refresh, "kind": kind, "ridge": ridge, "parts": parts}
-        super().__init__(gamma, block_size, kernel, **options, first_block=first_block)
+        self.options: dict[str, Any] = {"refresh": refresh, "kind": kind, "ridge": ridge}
+        self.options |= {"parts": parts, "first_block": first_block}
+        self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
+
+    def check(self, learner: SGD) -> None:
+        options = CorrectionOptions(self.gamma, self.block_size, **self.options)
+        options.checked(self._assumed(learner))
 
     @property
     def name(self) -> str:
         return "Corrected" if self.kind == "iterative" else f"Corrected ({self.kind})"
 
     def on_start(self, run: "Run") -> None:
-        super().on_start(run)
-        self._tasks = 0
+        given, self._tasks = (self.gamma, self.block_size), 0
+        self._correctors = [
+            NetworkCorrector(
+                module, self._assumed(learner), *given, kernel=self.kernel, **self.options
+            )
+            for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
+        ]
+        for corrector in self._correctors:
+            corrector.trust()  # no warnings: a run is judged by its accuracy
 
     def on_task_start(self, run: "Run") -> None:
         self._compute(
@@ -170,6 +137,7 @@ class Corrected(_OnTargets):
         )
 
     def _assumed(self, learner: SGD) -> SGD:
+        """Returns the learner to correct for."""
         reduction = self.assumed_reduction or learner.reduction
         return replace(learner, reduction=reduction)
 
@@ -198,30 +166,45 @@ class Corrected(_OnTargets):
         self._targets = torch.stack(targets)
 
 
-class Led(_OnTargets):
+class Led(Method):
     """Trains on targets that lead the network towards a tangent learner, block by block.
 
-    It uses a `NetworkCorrector(memory=...)` for each member, which keeps only the sums of a
-    `TangentLearner` of the initial network. Use it if the result must be a network; otherwise
-    `Tangent` is the better predictor. Each block costs the kernel of its samples and a
-    factorization of size `memory`.
+    It uses a `ClosedLoopCorrector` for each member, which keeps only the sums of a `TangentLearner`
+    of the initial network. Use it if the result must be a network; otherwise `Tangent` is the
+    better predictor. Each block costs the kernel of its samples and a factorization of size
+    `features`.
 
     Args:
         gamma: Ridge of the tangent learner; `"auto"` for generalized cross-validation.
-        memory: Its number of features.
+        features: Its number of features.
         block_size: Samples corrected together, a multiple of the batch size.
-        damping: How much shorter than the whole distance the steps are; see `NetworkCorrector`.
+        damping: How much shorter than the whole distance the steps are.
     """
+
+    keeps_order = True
 
     def __init__(
         self,
         gamma: float | Literal["auto"] = 1.0,
-        memory: int = 4096,
+        features: int = 4096,
         block_size: int = 20,
         damping: float = 1.0,
     ) -> None:
-        memory = as_count("memory", memory)  # without memory the corrector would be an open loop
-        super().__init__(gamma, block_size, EmpiricalNTK, memory=memory, damping=damping)
+        self.block_size = block_size
+        self.options = ClosedLoopOptions(gamma, features, block_size, damping=damping)
+        self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
+
+    def check(self, learner: SGD) -> None:
+        self.options.checked(learner)
+
+    def on_start(self, run: "Run") -> None:
+        self._correctors = []
+        for module, learner, random in zip(
+            run.ensemble.modules, run.learners, run.random, strict=True
+        ):
+            options = asdict(self.options) | {"seed": int(random.integers(2**31))}
+            self._correctors.append(ClosedLoopCorrector(module, learner, **options))
+            self._correctors[-1].trust()
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         # the targets of a block are computed with its first mini-batch
@@ -254,6 +237,3 @@ class Led(_OnTargets):
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
         for m, corrector in enumerate(self._correctors):
             corrector.restore(state[f"values{m}"], part_of(state, f"tensors{m}"))
-
-    def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
-        return {"seed": int(random.integers(2**31))}
