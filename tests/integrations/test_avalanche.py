@@ -3,6 +3,7 @@
 # ruff: noqa: E402 - what imports Avalanche comes after the operators that it misses
 
 import io
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -170,6 +171,7 @@ LIKE_BY_HAND = {
     "closed": (SGD4, closed_loop, {}),
     "replay": (SGD4, partial(closed_loop, replay=9), {}),
     "cross-entropy": (SGD4, CE, {"criterion": nn.CrossEntropyLoss()}),
+    "gamma chosen": (SGD4, partial(corrector, gamma="auto", ridge=0.0), {}),
 }
 
 
@@ -376,6 +378,26 @@ def test_growing_outputs_and_gdumb_are_named_as_the_reason(classes):
         plugged(growing).train(classes.train_stream[0])
     with pytest.raises(InvalidInputError, match="GDumbPlugin trains on the samples that it stores"):
         plugged(network(), GDumbPlugin(8)).train(classes.train_stream[0])
+
+
+def test_everything_that_is_wrong_is_said_at_once(classes):
+    """Of the network, the criterion and the optimizer; then of what a corrector describes."""
+    adagrad = torch.optim.Adagrad(network().parameters())
+    first = naive(network(), [], criterion=nn.MSELoss(), optimizer=adagrad)
+    growing = nn.Sequential(network(7), IncrementalClassifier(7).double()).double()
+    second = naive(growing, [GDumbPlugin(8)], kind=Naive, lr=0.05)
+    last = partial(corrector, params="2")
+    third = naive(network(), [], criterion=nn.CrossEntropyLoss(), lr=0.07)
+    for strategy, make, reasons in (
+        (first, corrector, ["neither half the squared error", "a Adagrad; expected torch's SGD"]),
+        (second, slow, ["whose outputs grow", "GDumbPlugin", "learner is SGD.lr=0.04,"]),
+        (third, last, ["optimizer trains 0.weight", "criterion is 'cross-entropy'"]),
+    ):
+        strategy.plugins.append(TargetCorrectionPlugin(make))
+        with pytest.raises(InvalidInputError, match=f"^{len(reasons)} things") as caught:
+            strategy.train(classes.train_stream[0])
+        for reason in reasons:
+            assert re.search(reason, str(caught.value))
 
 
 def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):

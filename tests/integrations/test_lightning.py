@@ -136,11 +136,12 @@ FLOATS = [(x.float(), y.float()) for x, y in tasks()]
 DOUBLES = [(x.double(), y.double()) for x, y in FLOATS]
 LONG, DOUBLE, EPOCH = tasks((50, 53)), {"precision": "64-true"}, {"refresh": "epoch"}
 DECAYING = replace(LEARNER, lr=[0.01 * 0.95**step for step in range(14)])
-CLOSED = {"features": 64}
+CLOSED, AUTO = {"features": 64}, {"gamma": "auto", "ridge": 0.0}
 TWELVE = rt.SGD(0.02, batch_size=12, reduction="mean")  # of a batch and of stored samples
 # What differs from the plain case: how Lightning is set, and what the plain loop is given.
 LIKE_THE_PLAIN_LOOP = {
     "mean": {},
+    "gamma chosen": {"options": AUTO, "streams": tasks((120, 90))},
     "sum": {"learner": rt.SGD(0.002, batch_size=6, reduction="sum", weight_decay=0.01)},
     "momentum": {"learner": MOMENTUM},
     "cross-entropy": {

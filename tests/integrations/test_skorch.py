@@ -61,7 +61,7 @@ MOMENTUM = rt.SGD(0.005, batch_size=6, reduction="mean", momentum=0.5, weight_de
 MOVING = {"optimizer__momentum": 0.5, "optimizer__weight_decay": 0.01}
 SUM = rt.SGD(0.002, batch_size=4, reduction="sum")
 TWELVE = rt.SGD(0.02, batch_size=12, reduction="mean")  # of a batch of 6 and of stored samples
-REPLAY = {"replay": 30}
+REPLAY, AUTO = {"replay": 30}, {"gamma": "auto", "ridge": 0.0}
 
 
 def closed(options):
@@ -71,6 +71,7 @@ def closed(options):
 # The learner, the net's options, and what the plain loop is given.
 CASES = {
     "mean": (LEARNER, {}, {}),
+    "gamma chosen": (LEARNER, {"corrector": partial(CORRECTOR, **AUTO)}, AUTO),
     "sum": (SUM, {"criterion__reduction": "sum"}, {}),
     "momentum": (MOMENTUM, MOVING, {}),
     "epochs": (LEARNER, EPOCHS, {"epochs": 3, "refresh": "epoch"}),

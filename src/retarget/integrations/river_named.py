@@ -58,8 +58,9 @@ class NamedFeatures:
 
     def meet(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
         """Returns the features (m,) of a sample, after adding a feature for each new name."""
-        if self._asked is not None and sample == self._asked[0]:
-            return self._asked[1]
+        asked = self._asked
+        if asked is not None and sample == asked[0]:
+            return asked[1]
         values = _numbers(sample)
         _require_moderate(sample, values)
         new = sample.keys() - self._places.keys()
