@@ -10,7 +10,7 @@ it takes minutes. Accuracy and forgetting are Avalanche's own metrics, after the
 Every method was tuned on seed 0, which is not among those reported: `--tune` prints what was
 tried. The options in METHODS are the best of it, except for EWC, whose best diverged on another
 seed (docs/integrations/avalanche.md). SLDA has no training of its own; it works on the hidden layer
-of the network as it is after one pass over the first experience, as Tangent does.
+of the network as it is after one pass over the first experience, as TangentStrategy does.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from avalanche.training.supervised import EWC, LwF, Naive, Replay, StreamingLDA 
 import retarget as rt  # noqa: E402
 from retarget.integrations.avalanche import (  # noqa: E402
     SquaredError,
-    Tangent,
+    TangentStrategy,
     TargetCorrectionPlugin,
 )
 from retarget.lab.data.mnist import load_mnist  # noqa: E402
@@ -135,18 +135,17 @@ def strategy(name: str, seed: int, first: Any, evaluator: Any, lr: float, **opti
         )
     learned["criterion"] = SquaredError()
     if name == "Tangent":
-        make = functools.partial(rt.TangentLearner, features=1024, seed=seed)
-        return Tangent(**learned, **common, make_learner=make)
-    make_corrector: Callable[..., Any] = functools.partial(
-        rt.NetworkCorrector, block_size=BLOCK, **options
-    )
+
+        def make(module: nn.Module) -> rt.TangentLearner:
+            return rt.TangentLearner(module, "auto", 1024, seed=seed)
+
+        return TangentStrategy(**learned, **common, make_learner=make)
+    kind: Callable[..., Any] = rt.NetworkCorrector
     if name.startswith("led"):
-        make_corrector = functools.partial(
-            make_corrector,
-            memory=1024,
-            replay=STORED if name == "led, stored" else 0,
-            seed=seed,
-        )
+        kind = rt.ClosedLoopCorrector
+        options = options | {"features": 1024, "seed": seed}
+        options["replay"] = STORED if name == "led, stored" else 0
+    make_corrector = functools.partial(kind, block_size=BLOCK, **options)
     return Naive(**learned, **common, plugins=[TargetCorrectionPlugin(make_corrector)])
 
 

@@ -38,7 +38,7 @@ from river import (
     stats,
 )
 
-from retarget.integrations.river import StreamingRidge, StreamingRidgeClassifier
+from retarget.integrations.river import StreamingRidgeClassifier, StreamingRidgeRegressor
 
 OURS = "streaming ridge, rbf"
 # Samples whose time is taken together; the quickest part is the one that was disturbed least.
@@ -63,8 +63,8 @@ def classifiers(classes: int, seed: int) -> dict[str, Any]:
 def regressors(seed: int) -> dict[str, Any]:
     """The models, new."""
     return {
-        OURS: preprocessing.StandardScaler() | StreamingRidge("rbf", seed=seed),
-        "streaming ridge, linear": preprocessing.StandardScaler() | StreamingRidge(),
+        OURS: preprocessing.StandardScaler() | StreamingRidgeRegressor("rbf", seed=seed),
+        "streaming ridge, linear": preprocessing.StandardScaler() | StreamingRidgeRegressor(),
         "linear": preprocessing.StandardScaler() | linear_model.LinearRegression(),
         "linear, intercept_lr=.1": preprocessing.StandardScaler()
         | linear_model.LinearRegression(optim.SGD(0.01), intercept_lr=0.1),

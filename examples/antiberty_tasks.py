@@ -252,10 +252,10 @@ class Problem:
         return self.accuracy(network)
 
     def corrected(self) -> float:
-        """One pass over each task with `CorrectedTrainer`."""
+        """One pass over each task with `TargetCorrectionTrainer`."""
         from transformers import TrainingArguments
 
-        from retarget.integrations.huggingface import CorrectedTrainer
+        from retarget.integrations.huggingface import TargetCorrectionTrainer
 
         options, network = self.options, self.network()
         make = partial(
@@ -284,7 +284,7 @@ class Problem:
                 use_cpu=self.Y.device.type == "cpu",
                 log_level="error",
             )
-            trainer = CorrectedTrainer(network, arguments, corrector=make)
+            trainer = TargetCorrectionTrainer(network, arguments, corrector=make)
             trainer.callback_handler.callbacks = [
                 each
                 for each in trainer.callback_handler.callbacks
@@ -306,7 +306,7 @@ class Problem:
         network = self.network()
         optimizer = self.optimizer(network)
         learner = rt.SGD(self.options.lr, BATCH, reduction="mean")
-        corrector = rt.NetworkCorrector(network, learner, "auto", 20, memory=1024, replay=100)
+        corrector = rt.ClosedLoopCorrector(network, learner, "auto", 1024, 20, replay=100)
         corrector.trust()
         for task in self.tasks:
             for first in range(0, len(task), 20):

@@ -20,7 +20,7 @@ def train(**options: int) -> tuple[float, float]:
     )
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     learner = rt.SGD(LR, batch_size=BATCH, reduction="mean")
-    corrector = rt.NetworkCorrector(network, learner, 1.0, BLOCK, memory=1024, **options)
+    corrector = rt.ClosedLoopCorrector(network, learner, 1.0, 1024, BLOCK, **options)
     leader = rt.TangentLearner(network, 1.0, 1024)
     for task in range(5):
         mine = ~test & (y // 2 == task)

@@ -8,6 +8,7 @@ import torch
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.learners import described_optimizer
 
 
 def test_a_description_survives_json_and_cannot_be_changed():
@@ -169,7 +170,7 @@ REFUSED = {
     "is a SGD; expected a torch.optim.SGD": lambda: rt.SGD(0.1),
     "group 1 maximize": lambda: in_groups({}, {"maximize": True}),
     "group 0 dampening is 0.2": lambda: in_groups(MOVING | {"dampening": 0.2}),
-    "group 0 a scheduler changes the rate": scheduled,
+    "a scheduler changes the rate of the optimizer": scheduled,
     "group 1 momentum is 0.5, but 0 in group 0": lambda: in_groups({}, MOVING),
     "group 1 nesterov is True, but False in group 0": (
         lambda: in_groups(MOVING, MOVING | {"nesterov": True})
@@ -187,3 +188,41 @@ def test_what_no_description_fits_is_refused(message):
     kind = "expected a torch" in message
     with pytest.raises(InvalidTypeError if kind else InvalidInputError, match=message):
         rt.SGD.from_torch(REFUSED[message](), 1, "sum")
+
+
+def test_adam_and_schedules_are_described_by_their_settings_whatever_steps_were_taken():
+    plain = rt.SGD(0.1, 6, momentum=0.5, reduction="mean")
+    moving = stepped(0.5)
+    assert described_optimizer(moving, 6, "mean") == (plain, False)
+    assert moving.state  # it keeps its velocity
+    assert described_optimizer(scheduled(), 1, "sum") == (rt.SGD(0.1), False)  # as it starts
+    decayed = torch.optim.AdamW(weights(2), 0.01, weight_decay=0.2)
+    assert described_optimizer(decayed, 1, "sum") == (rt.SGD(0.01, weight_decay=0.2), True)
+    assert described_optimizer(torch.optim.RMSprop(weights(2), 0.3), 1, "sum")[1]
+    assert described_optimizer(in_groups({}, {"lr": 0.2}), 1, "sum") == (rt.SGD(0.1), True)
+
+
+def test_a_group_without_parameters_does_not_count():
+    groups = [{"params": [], "weight_decay": 0.3, "lr": 0.7}, {"params": weights(2), "lr": 0.2}]
+    assert described_optimizer(torch.optim.SGD(groups), 1, "sum") == (rt.SGD(0.2), False)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: torch.optim.Adagrad(weights(2)), InvalidTypeError, "a Adagrad; expected torch's"),
+        (
+            lambda: torch.optim.Adam(weights(2), maximize=True),
+            InvalidInputError,
+            "group 0 maximize is set",
+        ),
+        (
+            lambda: torch.optim.AdamW([{"params": weights(2)}, {"params": weights(3), "lr": 0.5}]),
+            InvalidInputError,
+            "group 1 lr . weight_decay is 0.005, but 1e-05 in group 0",
+        ),
+    ],
+)
+def test_optimizers_that_no_learner_describes(make, error, message):
+    with pytest.raises(error, match=message):
+        described_optimizer(make(), 1, "sum")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
     from retarget.learners import SGD
+    from retarget.networks.closed_loop import ClosedLoopCorrector
     from retarget.networks.corrector import NetworkCorrector
     from retarget.streaming.corrector import TargetCorrector
     from retarget.streaming.ridge import StreamingRidge
@@ -73,8 +74,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "OnlineKernelClassifier",
     "StreamingRidgeRegressor",
     "StreamingRidgeClassifier",
-    # a network, task by task
+    # a network, task by task and block by block
     "NetworkCorrector",
+    "ClosedLoopCorrector",
     # a report on your own stream
     "diagnose",
     "Diagnosis",
@@ -93,6 +95,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
 # torch, scikit-learn and Polars take seconds to import: each name is imported when it is used. Keep
 # this in step with the imports above, which are for type checkers and editors.
 _MODULES = {
+    "networks.closed_loop": "ClosedLoopCorrector",
     "networks.corrector": "NetworkCorrector",
     "diagnosis.pipeline": "diagnose",
     "diagnosis.result": "Diagnosis",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -81,10 +81,8 @@ class SGD:
         if self.reduction not in get_args(Reduction):
             raise InvalidInputError(f"reduction is {self.reduction!r}; expected 'sum' or 'mean'")
 
-    @classmethod
-    def from_torch(
-        cls, optimizer: "torch.optim.SGD", batch_size: int, reduction: Reduction
-    ) -> Self:
+    @staticmethod
+    def from_torch(optimizer: "torch.optim.SGD", batch_size: int, reduction: Reduction) -> "SGD":
         r"""Describes an existing `torch.optim.SGD` with its current options.
 
         Use it in a training loop that already has an optimizer, so that the two cannot disagree.
@@ -115,16 +113,26 @@ class SGD:
             SGD(lr=0.1, batch_size=8, momentum=0.9, nesterov=False, weight_decay=0.0,
                 reduction='mean')
         """
-        _require_exact_description(optimizer)
-        first = optimizer.param_groups[0]
-        return cls(
-            lr=float(first["lr"]),
-            batch_size=batch_size,
-            momentum=float(first["momentum"]),
-            nesterov=bool(first["nesterov"]),
-            weight_decay=float(first["weight_decay"]),
-            reduction=reduction,
-        )
+        import torch
+
+        if type(optimizer) is not torch.optim.SGD:
+            raise InvalidTypeError(
+                f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.SGD: for Adam, "
+                "AdamW and RMSprop describe the rate with SGD(lr=...), and pass the optimizer to "
+                "EmpiricalNTK(module, preconditioner=optimizer)"
+            )
+        if any("initial_lr" in group for group in optimizer.param_groups):
+            raise InvalidInputError(
+                "a scheduler changes the rate of the optimizer; describe the learner as "
+                "SGD(lr=[...], ...), with one rate per step"
+            )
+        velocities = (state.get("momentum_buffer") for state in optimizer.state.values())
+        if any(velocity is not None and bool(velocity.any()) for velocity in velocities):
+            raise InvalidInputError(
+                "the optimizer has a velocity from earlier steps; expected a new optimizer, or one "
+                "without momentum"
+            )
+        return described_optimizer(optimizer, batch_size, reduction)[0]
 
     @property
     def has_memory(self) -> bool:
@@ -164,43 +172,61 @@ class SGD:
         return asdict(self)
 
 
-def _require_exact_description(optimizer: Any) -> None:
-    """Rejects an optimizer that no `SGD` describes exactly."""
-    import torch
+def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -> tuple[SGD, bool]:
+    """Describes a torch optimizer by its settings, whatever steps it has taken before.
 
-    if type(optimizer) is not torch.optim.SGD:
+    The learner has the rate and the weight decay of the first group, and SGD's momentum; a schedule
+    is described by the rate from which it starts. Groups without parameters do not count.
+
+    Returns:
+        The learner; and whether its kernel needs the optimizer as a preconditioner, as it does for
+        Adam, AdamW, RMSprop, and groups with different rates.
+    """
+    from torch import optim
+
+    if type(optimizer) not in (optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop):
         raise InvalidTypeError(
-            f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.SGD: for Adam, "
-            "AdamW and RMSprop describe the rate with SGD(lr=...), and pass the optimizer to "
-            "EmpiricalNTK(module, preconditioner=optimizer)"
+            f"the optimizer is a {type(optimizer).__name__}; expected torch's SGD, Adam, AdamW or "
+            "RMSprop"
         )
-    first = optimizer.param_groups[0]
-    for number, group in enumerate(optimizer.param_groups):
-        shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
-        wrong = {
-            "maximize is set; expected an optimizer that minimizes the loss": group["maximize"],
-            f"dampening is {group['dampening']}, which torch leaves out of the first step, so that "
-            "no single rate describes it; expected dampening=0": group["momentum"] != 0
-            and group["dampening"] != 0,
-            "a scheduler changes the rate; describe the learner as SGD(lr=[...], ...), with one "
-            "rate per step": "initial_lr" in group,
-            f"momentum is {group['momentum']}, but {first['momentum']} in group 0; expected the "
-            "same in all groups": group["momentum"] != first["momentum"],
-            f"nesterov is {group['nesterov']}, but {first['nesterov']} in group 0; expected the "
-            "same in all groups": group["nesterov"] != first["nesterov"],
-            f"lr * weight_decay is {shrinks[1]:g}, but {shrinks[0]:g} in group 0; expected the "
-            "same, as all weights must shrink alike": not math.isclose(*shrinks, rel_tol=1e-12),
-        }
-        for problem, found in wrong.items():
-            if found:
+    groups = dict(enumerate(optimizer.param_groups))
+    groups = {number: group for number, group in groups.items() if group["params"]} or groups
+    rates = {n: float(group.get("initial_lr", group["lr"])) for n, group in groups.items()}
+    plain, (start, first) = type(optimizer) is optim.SGD, next(iter(groups.items()))
+    for number, group in groups.items():
+        shrinks = [rates[n] * float(groups[n]["weight_decay"]) for n in (start, number)]
+        for wrong, problem in (
+            (group["maximize"], "maximize is set; expected an optimizer that minimizes the loss"),
+            (
+                plain and group["momentum"] != 0 and group["dampening"] != 0,
+                f"dampening is {group.get('dampening')}, which torch leaves out of the first step, "
+                "so that no single rate describes it; expected dampening=0",
+            ),
+            *(
+                (
+                    plain and group[name] != first[name],
+                    f"{name} is {group.get(name)}, but {first.get(name)} in group {start}; "
+                    "expected the same in all groups",
+                )
+                for name in ("momentum", "nesterov")
+            ),
+            (
+                not math.isclose(*shrinks, rel_tol=1e-12),
+                f"lr * weight_decay is {shrinks[1]:g}, but {shrinks[0]:g} in group {start}; "
+                "expected the same, as all weights must shrink alike",
+            ),
+        ):
+            if wrong:
                 raise InvalidInputError(f"in parameter group {number} {problem}")
-    for state in optimizer.state.values():
-        velocity = state.get("momentum_buffer")
-        if velocity is not None and bool(velocity.any()):
-            raise InvalidInputError(
-                "the optimizer has a velocity from earlier steps; expected a new optimizer, or one "
-                "without momentum"
-            )
+    learner = SGD(
+        rates[start],
+        batch_size,
+        momentum=float(first["momentum"]) if plain else 0.0,
+        nesterov=plain and bool(first["nesterov"]),
+        weight_decay=float(first["weight_decay"]),
+        reduction=reduction,
+    )
+    return learner, not plain or len(set(rates.values())) > 1
 
 
 def _number(name: str, value: Any) -> float:

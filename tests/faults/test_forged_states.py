@@ -48,7 +48,7 @@ def network():
 
 def closed_loop():
     learner = rt.SGD(0.1, batch_size=2, reduction="sum")
-    thing = rt.NetworkCorrector(NETWORK(), learner, 2.0, 6, memory=9, replay=3)
+    thing = rt.ClosedLoopCorrector(NETWORK(), learner, 2.0, 9, 6, replay=3)
     thing.next_block(*stream(6))
     return thing
 
@@ -81,7 +81,7 @@ OBJECTS = {
     "ShiftTracker": (lambda: tracker(rt.ShiftTracker), track),
     "CorrectionTracker, entropy": (lambda: tracker(rt.CorrectionTracker, **ENTROPY), track),
     "NetworkCorrector": (network, rt.NetworkCorrector.correct, NETWORK),
-    "NetworkCorrector, closed": (closed_loop, rt.NetworkCorrector.next_block, NETWORK),
+    "ClosedLoopCorrector": (closed_loop, rt.ClosedLoopCorrector.next_block, NETWORK),
     "StreamingRidge": (lambda: ridge(features), learn, lambda: features),
     "StreamingRidge, random": (lambda: ridge(rt.RBF(1.3)), learn, lambda: rt.RBF(1.3)),
     "TangentLearner": (
@@ -158,8 +158,8 @@ BEYOND = {
     "ShiftTracker": [
         ("learner.batch_size", 2**70, "batch_size is 1180591620717411303424; expected 1 or more"),
     ],
-    "NetworkCorrector, closed": [
-        ("loop.replay.offered", 2**70, "offered is 1180591620717411303424, but 3 .* at most"),
+    "ClosedLoopCorrector": [
+        ("state.replay.offered", 2**70, "offered is 1180591620717411303424, but 3 .* at most"),
         ("learner.batch_size", 2**70, "batch_size is 1180591620717411303424; expected 1 or more"),
     ],
     "StreamingRidge": [

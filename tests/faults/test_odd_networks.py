@@ -106,7 +106,7 @@ OBJECTS = {
     "TangentLearner": lambda m: rt.TangentLearner(m, 1.0, 16).learn(X, Y),
     "NetworkCorrector": corrected,
     "NetworkCorrector, exact": lambda m: corrected(m, kind="exact", refresh="never"),
-    "NetworkCorrector, closed": lambda m: corrected(m, memory=16),
+    "ClosedLoopCorrector": lambda m: rt.ClosedLoopCorrector(m, LEARNER, 1.0, 16, 8).correct(X, Y),
     "StreamingRidge": lambda m: rt.StreamingRidge(m, 1.0).learn(X, Y),
     "StreamingRidge, tangents": lambda m: rt.StreamingRidge(rt.EmpiricalNTK(m), 1.0).learn(X, Y),
     "TargetCorrector": lambda m: rt.TargetCorrector(rt.EmpiricalNTK(m), LEARNER, 1.0, 4).correct(

@@ -3,6 +3,7 @@
 # ruff: noqa: E402 - what imports Avalanche comes after the operators that it misses
 
 import io
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -43,7 +44,7 @@ import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.integrations.avalanche import (
     SquaredError,
-    Tangent,
+    TangentStrategy,
     TargetCorrectionPlugin,
     mse_metrics,
 )
@@ -136,6 +137,11 @@ def corrector(model, learner, **options):
     return rt.NetworkCorrector(model, learner, **options)
 
 
+def closed_loop(model, learner, **options):
+    options = {"gamma": 3.0, "features": 64, "block_size": 2 * learner.batch_size} | options
+    return rt.ClosedLoopCorrector(model, learner, **options)
+
+
 SGD4 = rt.SGD(0.05, batch_size=4, reduction="mean")
 
 
@@ -153,30 +159,31 @@ def train_all(strategy, benchmark, **options):
         strategy.train(experience, shuffle=False, **options)
 
 
-CLOSED = {"ridge": 0.0, "memory": 64}
 SHORT = rt.SGD(
     0.02, batch_size=3, momentum=0.5, weight_decay=0.1, reduction="sum"
 )  # 26 samples: a last one of 2
-# The learner, options of the corrector, options of the strategy.
+CE = partial(corrector, loss="cross-entropy")
+# The learner, what makes the corrector, options of the strategy.
 LIKE_BY_HAND = {
-    "evaluated in between": (SGD4, {}, {"eval_every": 2, "peval_mode": "iteration"}),
-    "ready": (SHORT, {}, {}),
-    "single samples": (rt.SGD(0.02, momentum=0.3, nesterov=True), {}, {}),
-    "closed": (SGD4, CLOSED, {}),
-    "replay": (SGD4, CLOSED | {"replay": 9}, {}),
-    "cross-entropy": (SGD4, {"loss": "cross-entropy"}, {"criterion": nn.CrossEntropyLoss()}),
+    "evaluated in between": (SGD4, corrector, {"eval_every": 2, "peval_mode": "iteration"}),
+    "ready": (SHORT, corrector, {}),
+    "single samples": (rt.SGD(0.02, momentum=0.3, nesterov=True), corrector, {}),
+    "closed": (SGD4, closed_loop, {}),
+    "replay": (SGD4, partial(closed_loop, replay=9), {}),
+    "cross-entropy": (SGD4, CE, {"criterion": nn.CrossEntropyLoss()}),
+    "gamma chosen": (SGD4, partial(corrector, gamma="auto", ridge=0.0), {}),
 }
 
 
 @pytest.mark.parametrize("what", LIKE_BY_HAND)
 def test_weights_are_those_of_a_plain_loop_on_corrected_targets(classes, what):
-    learner, options, others = LIKE_BY_HAND[what]
-    model, make = network(), partial(corrector, **options)
+    learner, make, others = LIKE_BY_HAND[what]
+    model = network()
     given = {"optimizer": sgd(model, learner), "criterion": SquaredError(learner.reduction)}
     plugin = TargetCorrectionPlugin(make(model, learner) if what == "ready" else make)
     strategy = naive(model, [plugin], batch=learner.batch_size, **(given | others))
     train_all(strategy, classes, eval_streams=[classes.test_stream])
-    block = 8 if "memory" in options else 0
+    block = 8 if what in ("closed", "replay") else 0
     assert_like_by_hand(model, STREAMS, make, learner, block=block)
 
 
@@ -202,13 +209,12 @@ def test_shuffled_experiences_are_corrected_in_the_order_drawn_and_again_in_each
     assert_like_by_hand(strategy.model, streams, make, epochs=epochs)
 
 
-@pytest.mark.parametrize("memory", [None, 64])
-def test_real_targets_without_any_label(regression, memory):
-    make = partial(corrector, memory=memory, ridge=0.0 if memory else 0.5)
+@pytest.mark.parametrize("make", [corrector, closed_loop])
+def test_real_targets_without_any_label(regression, make):
     metrics = evaluator(mse_metrics(epoch=True, experience=True, stream=True))
     strategy = naive(network(2), [TargetCorrectionPlugin(make)], evaluator=metrics)
     train_all(strategy, regression)
-    block = 8 if memory else 0
+    block = 8 if make is closed_loop else 0
     twin = assert_like_by_hand(strategy.model, REAL_STREAMS[:3], make, block=block)
     found = strategy.eval(regression.test_stream)
     X, Y = joined(REAL_STREAMS[3:])
@@ -242,11 +248,11 @@ def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(cl
     assert model.training
 
 
-@pytest.mark.parametrize("options", [{}, CLOSED], ids=["open", "closed"])
-def test_what_was_pickled_goes_on_as_if_nothing_had_happened(classes, options):
+@pytest.mark.parametrize("make", [corrector, closed_loop])
+def test_what_was_pickled_goes_on_as_if_nothing_had_happened(classes, make):
     # Avalanche's save_checkpoint pickles the whole strategy in this way. It is not called here, as
     # dill cannot pickle an optimizer of this version of torch, with or without our plugin.
-    plugin = TargetCorrectionPlugin(partial(corrector, **options))
+    plugin = TargetCorrectionPlugin(make)
     one = naive(network(), [plugin])
     one.train(classes.train_stream[0], shuffle=False)
     model, plugin = dill.loads(dill.dumps((one.model, plugin)))
@@ -273,7 +279,6 @@ slow, large, summed = (
     other_learner(**each) for each in ({"lr": 0.04}, {"batch_size": 8}, {"reduction": "sum"})
 )
 only_last = partial(corrector, params="2")
-closed = partial(corrector, **CLOSED)
 ready = corrector(network(), SGD4)  # for a network of its own
 ENTROPY = {"criterion": nn.CrossEntropyLoss()}
 # The corrector, the strategy's options or what makes them from the model, and what is said.
@@ -282,7 +287,7 @@ REFUSED = {
     "corrector": (3, {}, "corrector is 3; expected a function"),
     "made": (lambda model, learner: {}, {}, "corrector made a dict"),
     "parameters": (only_last, {}, "optimizer trains 0.weight, and the corrector assumes the"),
-    "closed loop twice": (closed, {"train_epochs": 2}, "2 epochs, but in the closed loop"),
+    "closed loop twice": (closed_loop, {"train_epochs": 2}, "2 epochs, but in the closed loop"),
     # by Avalanche's own
     "mean squared error": (corrector, {"criterion": nn.MSELoss()}, "neither half"),
     "another rate": (slow, {}, "optimizer is SGD.lr=0.05,.*learner is SGD.lr=0.04,"),
@@ -375,6 +380,26 @@ def test_growing_outputs_and_gdumb_are_named_as_the_reason(classes):
         plugged(network(), GDumbPlugin(8)).train(classes.train_stream[0])
 
 
+def test_everything_that_is_wrong_is_said_at_once(classes):
+    """Of the network, the criterion and the optimizer; then of what a corrector describes."""
+    adagrad = torch.optim.Adagrad(network().parameters())
+    first = naive(network(), [], criterion=nn.MSELoss(), optimizer=adagrad)
+    growing = nn.Sequential(network(7), IncrementalClassifier(7).double()).double()
+    second = naive(growing, [GDumbPlugin(8)], kind=Naive, lr=0.05)
+    last = partial(corrector, params="2")
+    third = naive(network(), [], criterion=nn.CrossEntropyLoss(), lr=0.07)
+    for strategy, make, reasons in (
+        (first, corrector, ["neither half the squared error", "a Adagrad; expected torch's SGD"]),
+        (second, slow, ["whose outputs grow", "GDumbPlugin", "learner is SGD.lr=0.04,"]),
+        (third, last, ["optimizer trains 0.weight", "criterion is 'cross-entropy'"]),
+    ):
+        strategy.plugins.append(TargetCorrectionPlugin(make))
+        with pytest.raises(InvalidInputError, match=f"^{len(reasons)} things") as caught:
+            strategy.train(classes.train_stream[0])
+        for reason in reasons:
+            assert re.search(reason, str(caught.value))
+
+
 def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):
     """In torchvision 0.29 the import works, and loading its library by hand aborts the process."""
     (tmp_path / "torchvision").mkdir()
@@ -390,15 +415,19 @@ def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": paths})
 
 
+def tangents(model):
+    return rt.TangentLearner(model, "auto", 64)
+
+
 def tangent(model, *plugins, **options):
     options = {
-        "make_learner": partial(rt.TangentLearner, features=64),
+        "make_learner": tangents,
         "train_mb_size": 4,
         "eval_mb_size": 7,
         "evaluator": evaluator(),
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
     } | options
-    return Tangent(model=model, plugins=[*plugins], **options)
+    return TangentStrategy(model=model, plugins=[*plugins], **options)
 
 
 BIG, FEW = {"mem_size": 8}, {"mem_size": 8, "batch_size": 2, "batch_size_mem": 2}
@@ -449,7 +478,7 @@ def test_tangent_is_a_first_session_and_a_learner_of_everything(classes, first_e
         mine.zero_grad()
         SquaredError()(twin(x), y).backward()
         mine.step()
-    by_hand = rt.TangentLearner(twin, features=64)
+    by_hand = tangents(twin)
     test, labels = TEST
     for number, (experience, (X, Y)) in enumerate(zip(classes.train_stream, STREAMS, strict=True)):
         before = by_hand.predict(X) if number else twin(X)
@@ -477,7 +506,7 @@ def test_tangent_learns_real_targets_in_any_order(regression):
         for experience in experiences:
             strategy.train(experience)
         found.append(strategy.eval(regression.test_stream)["MSE_Stream/eval_phase/test_stream"])
-    by_hand = rt.TangentLearner(network(2), features=64).learn(*joined(REAL_STREAMS[:3]))
+    by_hand = tangents(network(2)).learn(*joined(REAL_STREAMS[:3]))
     X, Y = joined(REAL_STREAMS[3:])
     error = (by_hand.predict(X) - Y).square().mean().item()
     assert found == pytest.approx([error, error], rel=1e-8)
@@ -490,7 +519,7 @@ def test_tangent_on_a_feature_extractor_starts_from_zero(classes):
     # half of the squared norm of a one-hot row
     assert found["Loss_Epoch/train_phase/train_stream/Task000"] == pytest.approx(0.5)
     strategy.train(classes.train_stream[1])
-    by_hand = rt.TangentLearner(network(7), features=64).learn(*joined(STREAMS))
+    by_hand = tangents(network(7)).learn(*joined(STREAMS))
     assert (strategy.learner.predict(TEST[0]) - by_hand.predict(TEST[0])).abs().max() < 1e-9
 
 

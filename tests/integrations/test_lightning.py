@@ -21,6 +21,7 @@ from support.corrected_training import (
     arguments_in,
     assert_same,
     by_hand,
+    closed_loop,
     make,
     network,
     sgd,
@@ -35,7 +36,7 @@ from lightning.pytorch.callbacks import (  # noqa: E402
 )
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 
-from retarget.integrations.lightning import TangentLearner, TargetCorrection  # noqa: E402
+from retarget.integrations.lightning import TangentModule, TargetCorrectionCallback  # noqa: E402
 from retarget.integrations.lightning_trainer import Places  # noqa: E402
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -90,7 +91,8 @@ def loader(x, y, batch_size=6, **options):
 
 
 def correction(module, learner=LEARNER, **options):
-    return TargetCorrection(make(module.network, learner, **options))
+    maker = closed_loop if "features" in options else make
+    return TargetCorrectionCallback(maker(module.network, learner, **options))
 
 
 def fitted(module, callback=None, streams=None, settings=(), **loading):
@@ -134,11 +136,12 @@ FLOATS = [(x.float(), y.float()) for x, y in tasks()]
 DOUBLES = [(x.double(), y.double()) for x, y in FLOATS]
 LONG, DOUBLE, EPOCH = tasks((50, 53)), {"precision": "64-true"}, {"refresh": "epoch"}
 DECAYING = replace(LEARNER, lr=[0.01 * 0.95**step for step in range(14)])
-CLOSED = {"gamma": 0.5, "ridge": 0.0, "memory": 64, "seed": 4}
+CLOSED, AUTO = {"features": 64}, {"gamma": "auto", "ridge": 0.0}
 TWELVE = rt.SGD(0.02, batch_size=12, reduction="mean")  # of a batch and of stored samples
 # What differs from the plain case: how Lightning is set, and what the plain loop is given.
 LIKE_THE_PLAIN_LOOP = {
     "mean": {},
+    "gamma chosen": {"options": AUTO, "streams": tasks((120, 90))},
     "sum": {"learner": rt.SGD(0.002, batch_size=6, reduction="sum", weight_decay=0.01)},
     "momentum": {"learner": MOMENTUM},
     "cross-entropy": {
@@ -214,10 +217,10 @@ def in_halves(rows):
 
 def test_a_function_makes_the_corrector_from_the_module_and_the_learner():
     """As the message advises: functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)."""
-    callback = TargetCorrection(partial(rt.NetworkCorrector, **OPTIONS))
+    callback = TargetCorrectionCallback(partial(rt.NetworkCorrector, **OPTIONS))
     assert_learned(fitted(Small(), callback))
     assert callback.corrector.learner == LEARNER
-    callback = TargetCorrection(partial(rt.NetworkCorrector, **OPTIONS))
+    callback = TargetCorrectionCallback(partial(rt.NetworkCorrector, **OPTIONS))
     batches = torch.utils.data.BatchSampler(range(48), 2, False)
     accumulating = trainer(callback, accumulate_grad_batches=3)
     accumulating.fit(Small(), DataLoader(TensorDataset(X, Y), batch_sampler=batches))
@@ -236,7 +239,7 @@ def test_a_scheduler_and_adam_are_described_as_the_messages_advise():
     same = network()
     twin = make(same, DECAYING)
     by_hand(same, twin, steps())
-    assert_learned(fitted(Scheduled(), TargetCorrection(decaying)), same)
+    assert_learned(fitted(Scheduled(), TargetCorrectionCallback(decaying)), same)
 
     same, options = network(), {"gamma": 1e3, "block_size": 12, "ridge": 1e3}
     optimizer = torch.optim.Adam(same.parameters(), 0.001)
@@ -245,7 +248,7 @@ def test_a_scheduler_and_adam_are_described_as_the_messages_advise():
     by_hand(same, twin, tasks(), optimizer=optimizer, first_true=True)
     module = Small()
     module.optimizer = torch.optim.Adam(module.network.parameters(), 0.001)
-    callback = TargetCorrection(partial(rt.NetworkCorrector, **options))
+    callback = TargetCorrectionCallback(partial(rt.NetworkCorrector, **options))
     assert_learned(fitted(module, callback), same)
 
 
@@ -283,7 +286,9 @@ def test_everything_that_is_wrong_is_said_at_once_and_the_advice_is_enough():
 
 
 def test_the_module_itself_as_the_network_with_several_inputs():
-    assert_learned(fitted(Halves(), TargetCorrection(make, targets="y"), collate_fn=in_halves))
+    assert_learned(
+        fitted(Halves(), TargetCorrectionCallback(make, targets="y"), collate_fn=in_halves)
+    )
 
 
 def test_random_numbers_are_those_of_training_without_it():
@@ -446,8 +451,9 @@ def test_what_is_refused(what):
     message, given = REFUSED[what]
     module = given.get("kind", Small)()
     batches = given["loader"]() if "loader" in given else loader(X, Y, **given.get("loading", {}))
-    corrector = make(module.network, **given.get("options", {}))
-    callbacks = [TargetCorrection(corrector, **given.get("places", {}))]
+    options = given.get("options", {})
+    corrector = (closed_loop if "features" in options else make)(module.network, **options)
+    callbacks = [TargetCorrectionCallback(corrector, **given.get("places", {}))]
     if "other" in given:
         callbacks.append(given["other"]())
     with pytest.raises(InvalidInputError, match=message):
@@ -459,9 +465,9 @@ def test_what_is_refused(what):
 
 def test_what_makes_no_corrector_and_several_devices_are_refused():
     with pytest.raises(InvalidTypeError, match="corrector is 3; expected a function"):
-        TargetCorrection(3)
+        TargetCorrectionCallback(3)
     with pytest.raises(InvalidTypeError, match="corrector made a dict"):
-        fitted(Small(), TargetCorrection(lambda module, learner: {}))
+        fitted(Small(), TargetCorrectionCallback(lambda module, learner: {}))
     with pytest.raises(InvalidInputError, match="DDPStrategy of 1 processes"):
         fitted(Small(), settings={"strategy": "ddp", "devices": 1})
     torch.distributed.destroy_process_group()
@@ -469,7 +475,7 @@ def test_what_makes_no_corrector_and_several_devices_are_refused():
 
 def test_tangents_are_those_of_the_learner_itself(tmp_path):
     net, (first, second) = network(), tasks((50, 31))
-    module = TangentLearner(rt.TangentLearner(net, 0.3, 80))
+    module = TangentModule(rt.TangentLearner(net, 0.3, 80))
     fit = trainer()
     fit.fit(module, loader(*first, shuffle=True), loader(*second))
     fit.save_checkpoint(tmp_path / "tangent.ckpt")
@@ -482,7 +488,7 @@ def test_tangents_are_those_of_the_learner_itself(tmp_path):
     error = (found - first[1]).square().sum(1).mean() / 2
     assert tested["test_loss"] == pytest.approx(error.item(), 1e-6)
 
-    other = TangentLearner(rt.TangentLearner(network(seed=9), 0.3, 80))
+    other = TangentModule(rt.TangentLearner(network(seed=9), 0.3, 80))
     trainer(max_epochs=2).fit(
         other, loader(*second), ckpt_path=tmp_path / "tangent.ckpt", weights_only=True
     )
@@ -491,7 +497,7 @@ def test_tangents_are_those_of_the_learner_itself(tmp_path):
 
 def test_tangents_of_a_backbone_with_labels():
     net = nn.Sequential(nn.Linear(5, 30), nn.Tanh()).double()
-    module = TangentLearner(rt.TangentLearner(net, 0.3, 80), classes=3)
+    module = TangentModule(rt.TangentLearner(net, 0.3, 80), classes=3)
     ((x, y),) = tasks((60,))
     labels = (y[:, 0] > 0).long() + (y[:, 1] > 0).long()
     fit = trainer()
@@ -501,11 +507,11 @@ def test_tangents_of_a_backbone_with_labels():
 
 
 def test_what_the_tangent_module_refuses():
-    module = TangentLearner(rt.TangentLearner(network(), 0.3, 80))
+    module = TangentModule(rt.TangentLearner(network(), 0.3, 80))
     with pytest.raises(InvalidInputError, match="max_epochs is 2 at epoch 0"):
         trainer(max_epochs=2).fit(module, loader(X, Y))
     with pytest.raises(InvalidInputError, match="precision is 'bf16-mixed'"):
         trainer(precision="bf16-mixed").fit(module, loader(X, Y))
     with pytest.raises(InvalidTypeError, match="expected an rt.TangentLearner"):
-        TangentLearner(network())
+        TangentModule(network())
     assert module.learner.samples == 0

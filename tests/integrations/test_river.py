@@ -18,9 +18,9 @@ import retarget as rt
 import retarget.integrations.river
 from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, RetargetError
 from retarget.integrations.river import (
-    StreamingRidge,
     StreamingRidgeClassifier,
-    TargetCorrection,
+    StreamingRidgeRegressor,
+    TargetCorrectionRegressor,
 )
 from retarget.integrations.river_adaptive import LEVEL
 from retarget.streaming.corrector import TargetCorrector
@@ -29,11 +29,11 @@ from retarget.theory.losses import nearest_distributions
 NAMES = ["size", "age", 3, ("a", "pair")]
 Linear, SLOWER = linear_model.LinearRegression, optim.schedulers.InverseScaling(0.1)
 CHECKED = {
-    "regressor": StreamingRidge(),
-    "regressor-rbf": StreamingRidge("rbf", memory=32),
+    "regressor": StreamingRidgeRegressor(),
+    "regressor-rbf": StreamingRidgeRegressor("rbf", features=32),
     "classifier": StreamingRidgeClassifier(),
-    "classifier-rbf": StreamingRidgeClassifier(rt.RBF(3.0), memory=32),
-    "correction": TargetCorrection(**next(TargetCorrection._unit_test_params())),
+    "classifier-rbf": StreamingRidgeClassifier(rt.RBF(3.0), features=32),
+    "correction": TargetCorrectionRegressor(**next(TargetCorrectionRegressor._unit_test_params())),
 }
 
 
@@ -75,11 +75,11 @@ def corrected(model=None, block_size=6, memory=None, gamma=0.7, **options):
     make = functools.partial(
         rt.TargetCorrector, gamma=gamma, block_size=block_size, features=memory, **options
     )
-    return TargetCorrection(model, make, max_features=8)
+    return TargetCorrectionRegressor(model, make, max_features=8)
 
 
 RIDGE_OR_CORRECTION = [
-    StreamingRidge("rbf", memory=8, max_features=8),
+    StreamingRidgeRegressor("rbf", features=8, max_features=8),
     corrected(memory=9, block_size=10),
 ]
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_learned_is_refused_and_changes_nothing(model, x, y, erro
 class TestStreamingRidge:
     def test_it_is_ridge_regression_on_all_samples_with_zeros_for_features_that_are_missing(self):
         X, Y, samples = come_and_go()
-        model = learn_all(StreamingRidge(gamma=0.7, discount=1.0), samples, Y)
+        model = learn_all(StreamingRidgeRegressor(gamma=0.7, discount=1.0), samples, Y)
         wide = np.hstack([X, np.full((len(X), 1), math.sqrt(LEVEL))])
         exact = rt.StreamingRidge(rt.Linear(), gamma=0.7).learn(wide, Y).predict(wide)
         found = [model.predict_one(x | {"never seen": 9.0}) for x in samples]
@@ -132,7 +132,7 @@ class TestStreamingRidge:
     def test_frames_are_rows_one_after_the_other(self):
         X, Y, _ = stream()
         samples = [dict(zip("abcd", x, strict=True)) for x in X.tolist()]
-        one, many = (StreamingRidge("rbf", memory=8) for _ in range(2))
+        one, many = (StreamingRidgeRegressor("rbf", features=8) for _ in range(2))
         learn_all(one, samples, Y)
         frame = pl.DataFrame(samples)
         assert many.predict_many(frame).to_list() == [0.0] * len(X)
@@ -153,7 +153,9 @@ class TestStreamingRidgeClassifier:
         model = learn_all(StreamingRidgeClassifier(gamma=0.3), samples, labels)
         known = list(dict.fromkeys(labels))
         alone = [
-            learn_all(StreamingRidge(gamma=0.3, discount=model.chosen["discount"]), samples, each)
+            learn_all(
+                StreamingRidgeRegressor(gamma=0.3, discount=model.chosen["discount"]), samples, each
+            )
             for each in [[float(label == one) for label in labels] for one in known]
         ]
         for x in samples:
@@ -290,7 +292,7 @@ class TestTargetCorrection:
                 corrected(model)
         for made, reason in ((3, "is 3; expected an rt.Tar"), (lambda *_: None, "returned None")):
             with pytest.raises(InvalidTypeError, match=f"corrector {reason}"):
-                TargetCorrection(Linear(), made)
+                TargetCorrectionRegressor(Linear(), made)
         with pytest.raises(InvalidTypeError, match="learn_one got w; expected x and y alone"):
             corrected().learn_one({"a": 1.0}, 1.0, w=2.0)
 
@@ -300,7 +302,7 @@ class TestTargetCorrection:
         order = np.argsort(Y)  # a stream that is hard to learn online
         penalized = Linear(optim.SGD(0.05), l2=1e-3, intercept_lr=0.0)
         guess = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1), gamma=0.7, block_size=12)
-        model = TargetCorrection(penalized, guess, max_features=8)
+        model = TargetCorrectionRegressor(penalized, guess, max_features=8)
         plain = penalized.clone()
         for each in (model, plain):
             learn_all(each, [samples[i] for i in order], Y[order])
@@ -313,7 +315,7 @@ class TestTargetCorrection:
         assert len(guess) == 0  # it is copied
         guess.correct(np.zeros((1, 8)), np.zeros(1))
         with pytest.raises(InvalidInputError, match="has taken in 1 samples; expected a new one"):
-            TargetCorrection(penalized, guess)
+            TargetCorrectionRegressor(penalized, guess)
 
 
 def test_the_examples_of_the_docstrings():

@@ -1,6 +1,8 @@
 """Ridge regression of weights that drift, several of them side by side, and features by name."""
 
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -61,7 +63,7 @@ def test_without_drift_the_weights_are_those_of_the_sums_however_long_the_stream
     found = learner.predict(Phi[:50])
     np.testing.assert_allclose(found, exact.predict(queries), rtol=1e-8, atol=1e-8)
     inverse = np.linalg.inv(wide.T @ wide + 0.3 * np.eye(13))[:12, :12]
-    covariance = learner._covariances[0].covariance[1:, 1:]
+    covariance = learner._learned.covariances[0].covariance[1:, 1:]
     np.testing.assert_allclose(covariance * length, 0.3 * inverse * length, 1e-6)
 
 
@@ -81,7 +83,8 @@ def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
     covariance, w = DriftingWeights(4, 1.0, 1.0), np.zeros(4)
     for _ in range(3000):
         phi = np.array([1.0, 7e9 + random.normal(), 40.0 + random.normal(), random.normal()])
-        w += covariance.gain(phi) * (phi[3] + 2.0 - phi @ w)
+        gain, covariance = covariance.step(phi)
+        w += gain * (phi[3] + 2.0 - phi @ w)
     assert np.isfinite(w).all()
     assert abs(phi @ w - phi[3] - 2.0) < 0.2
 
@@ -136,6 +139,40 @@ def test_outputs_and_features_that_come_later_were_zero():
         growing.learn(Phi[0, :4], Y[0])
 
 
+def test_a_sample_that_is_interrupted_changes_nothing(monkeypatch):
+    Phi, Y = stream(12)
+    learner = AdaptiveRidge()
+    learn_all(learner, Phi[:9, :3], Y[:9, :2])
+    before, step, calls = pickle.dumps(learner), DriftingWeights.step, []
+
+    def interrupted(each, phi):
+        calls.append(each)
+        if len(calls) == 3:  # the last of the pairs
+            raise KeyboardInterrupt
+        return step(each, phi)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DriftingWeights, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(Phi[9], Y[9])
+    assert pickle.dumps(learner) == before
+
+
+def test_threads_that_share_a_learner_lose_no_sample():
+    Phi, Y = stream(400)
+    shared, alone = AdaptiveRidge(0.3, 1.0), AdaptiveRidge(0.3, 1.0)
+    learn_all(alone, Phi, Y)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # without turns, this many switches lose samples
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(shared.learn, Phi, Y))
+    finally:
+        sys.setswitchinterval(interval)
+    assert shared.samples == 400
+    np.testing.assert_allclose(shared.predict(Phi), alone.predict(Phi), rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -158,7 +195,7 @@ def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
     random = np.random.default_rng(1)
     names = [f"column {i}" for i in range(6)]
     X = random.normal(size=(30, 6))
-    features, turned = (NamedFeatures(rt.RBF(3.0), memory=20_000) for _ in range(2))
+    features, turned = (NamedFeatures(rt.RBF(3.0), features=20_000) for _ in range(2))
     Phi = np.array([features.meet(dict(zip(names, x, strict=True))) for x in X])
     other = [turned.meet(dict(zip(names[::-1], x[::-1], strict=True))) for x in X]
     np.testing.assert_array_equal(Phi, np.array(other))
@@ -168,7 +205,7 @@ def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
 
 
 def test_a_new_name_changes_nothing_that_was_there():
-    features, known = NamedFeatures("rbf", memory=8), {"b": 1.0, "a": 2.0, "c": 3.0, "d": 0.5}
+    features, known = NamedFeatures("rbf", features=8), {"b": 1.0, "a": 2.0, "c": 3.0, "d": 0.5}
     before = features.meet(known)
     np.testing.assert_array_equal(features(known | {"z": 4.0}), before)
     # asked for first, and learned afterwards: it is known from then on

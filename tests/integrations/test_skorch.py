@@ -22,6 +22,7 @@ from support.corrected_training import (
     arguments_in,
     assert_same,
     by_hand,
+    closed_loop,
     make,
     network,
     tasks,
@@ -33,7 +34,7 @@ from skorch.callbacks import GradientNormClipping, LRScheduler  # noqa: E402
 from skorch.dataset import ValidSplit  # noqa: E402
 from skorch.hf import AccelerateMixin  # noqa: E402
 
-from retarget.integrations.skorch import CorrectedClassifier, CorrectedRegressor  # noqa: E402
+from retarget.integrations.skorch import TargetCorrectionClassifier, TargetCorrectionRegressor  # noqa: E402
 
 CORRECTOR = partial(rt.NetworkCorrector, **OPTIONS)
 PLAIN = {"lr": 0.01, "batch_size": 6, "verbose": 0}
@@ -47,7 +48,7 @@ def learned(net, streams=STREAMS):
     return net
 
 
-def regressor(module=network, corrector=CORRECTOR, kind=CorrectedRegressor, **options):
+def regressor(module=network, corrector=CORRECTOR, kind=TargetCorrectionRegressor, **options):
     return kind(module, corrector=corrector, **(PLAIN | options))
 
 
@@ -60,21 +61,21 @@ MOMENTUM = rt.SGD(0.005, batch_size=6, reduction="mean", momentum=0.5, weight_de
 MOVING = {"optimizer__momentum": 0.5, "optimizer__weight_decay": 0.01}
 SUM = rt.SGD(0.002, batch_size=4, reduction="sum")
 TWELVE = rt.SGD(0.02, batch_size=12, reduction="mean")  # of a batch of 6 and of stored samples
-CLOSED = {"gamma": 0.5, "ridge": 0.0, "memory": 64, "seed": 4}
-REPLAY = CLOSED | {"replay": 30}
+REPLAY, AUTO = {"replay": 30}, {"gamma": "auto", "ridge": 0.0}
 
 
 def closed(options):
-    return {"corrector": lambda module, _: make(module, TWELVE, **options), "batch_size": 6}
+    return {"corrector": lambda module, _: closed_loop(module, TWELVE, **options), "batch_size": 6}
 
 
 # The learner, the net's options, and what the plain loop is given.
 CASES = {
     "mean": (LEARNER, {}, {}),
+    "gamma chosen": (LEARNER, {"corrector": partial(CORRECTOR, **AUTO)}, AUTO),
     "sum": (SUM, {"criterion__reduction": "sum"}, {}),
     "momentum": (MOMENTUM, MOVING, {}),
     "epochs": (LEARNER, EPOCHS, {"epochs": 3, "refresh": "epoch"}),
-    "closed": (TWELVE, closed(CLOSED), CLOSED | {"block": 6}),
+    "closed": (TWELVE, closed({}), {"block": 6}),
     "replay": (TWELVE, closed(REPLAY), REPLAY | {"block": 6}),
 }
 
@@ -91,7 +92,7 @@ def test_weights_are_those_of_the_plain_loop(what):
 
 def test_labels_are_one_hot_targets():
     x, labels = FIRST[0], (FIRST[1][:, 0] > 0).astype(int)
-    net = regressor(kind=CorrectedClassifier).partial_fit(x, labels)
+    net = regressor(kind=TargetCorrectionClassifier).partial_fit(x, labels)
     rows = torch.eye(2).double()[labels]
     assert_learned(net, trained(streams=[(torch.from_numpy(x), rows)]))
 
@@ -101,7 +102,7 @@ def test_probabilities_are_distributions_so_that_scorers_work():
     make_network = partial(
         nn.Sequential, nn.Linear(5, 40).double(), nn.Tanh(), nn.Linear(40, 3).double()
     )
-    net = regressor(make_network, kind=CorrectedClassifier, lr=0.3).fit(x, labels)
+    net = regressor(make_network, kind=TargetCorrectionClassifier, lr=0.3).fit(x, labels)
     outputs, found = net.forward(x).numpy(), net.predict_proba(x)
     assert outputs.min() < 0
     assert found.min() >= 0
@@ -120,7 +121,7 @@ def test_probabilities_are_distributions_so_that_scorers_work():
     net = net.set_params(classes=["a", "b", "c"])
     assert net.classes_.tolist() == ["a", "b", "c"]
     with pytest.raises(AttributeError, match="classes_inferred_|classes_"):
-        regressor(kind=CorrectedClassifier).classes_  # noqa: B018
+        regressor(kind=TargetCorrectionClassifier).classes_  # noqa: B018
 
 
 def test_fit_begins_anew_and_a_warm_start_does_not():
@@ -215,7 +216,7 @@ def test_a_scheduler_is_described_as_the_message_advises():
     assert_learned(net, trained(replace(LEARNER, lr=rates), streams=tasks()[:1]))
 
 
-class Anchored(CorrectedRegressor):
+class Anchored(TargetCorrectionRegressor):
     penalty_ = None
 
     def get_loss(self, y_pred, y_true, *args, **kwargs):
@@ -235,7 +236,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_the_advice_is_enough():
     clipping = {"callbacks": [GradientNormClipping(1.0)]}
     with pytest.raises(InvalidInputError, match="^3 things .*\n- the net has a Gradient") as caught:
         regressor(**wrong, **clipping).partial_fit(*FIRST)
-    right = arguments_in(str(caught.value), "CorrectedRegressor")
+    right = arguments_in(str(caught.value), "TargetCorrectionRegressor")
     assert right == {"max_epochs": 1, "iterator_train__shuffle": False}
     assert_learned(learned(regressor(**(wrong | right))))
 
@@ -244,9 +245,9 @@ def warming_up(net, *given, **kwargs):
     net.optimizer_.param_groups[0]["lr"] *= 1.01
 
 
-ACCUMULATING = type("Own", (CorrectedRegressor,), {"train_step": lambda *_, **__: None})
-ACCELERATED = type("Accelerated", (CorrectedRegressor, AccelerateMixin), {})
-WARM = type("Warm", (CorrectedRegressor,), {"on_batch_begin": warming_up})
+ACCUMULATING = type("Own", (TargetCorrectionRegressor,), {"train_step": lambda *_, **__: None})
+ACCELERATED = type("Accelerated", (TargetCorrectionRegressor, AccelerateMixin), {})
+WARM = type("Warm", (TargetCorrectionRegressor,), {"on_batch_begin": warming_up})
 
 
 class Pairs(BatchSampler):
@@ -257,7 +258,7 @@ def in_pairs(dataset, batch_size):
     return DataLoader(dataset, batch_sampler=Pairs(range(len(dataset)), 6, False))
 
 
-STORING = partial(rt.NetworkCorrector, gamma=1.0, block_size=6, memory=16, replay=12)
+STORING = partial(rt.ClosedLoopCorrector, gamma=1.0, block_size=6, features=16, replay=12)
 REFUSED = {
     # by the checks that all adapters share
     "shuffle": ({"iterator_train__shuffle": True}, "RandomSampler.*use shuffle=False"),
@@ -289,7 +290,7 @@ def test_what_is_refused_before_anything_is_trained(what):
         assert_same(net.module_, network(), tolerance=0)
 
 
-class Impatient(CorrectedRegressor):
+class Impatient(TargetCorrectionRegressor):
     def on_batch_end(self, net, batch=None, training=False, **kwargs):
         if self.trained_ == 3:
             raise KeyboardInterrupt  # which skorch takes for the end of training
@@ -305,7 +306,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("message", CHANGES)
 def test_changes_between_calls_and_interrupted_ones_are_refused(message):
-    kind = Impatient if "ended" in message else CorrectedRegressor
+    kind = Impatient if "ended" in message else TargetCorrectionRegressor
     net = regressor(kind=kind).partial_fit(*FIRST)
     given = CHANGES[message](net)
     with pytest.raises(InvalidInputError, match=message):

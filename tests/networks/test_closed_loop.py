@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import retarget as rt
-from retarget.networks.loops import Reservoir, closed_loop_targets
+from retarget.networks.closed_loop import StoredSamples, closed_loop_targets
 from retarget.state_files import read_state, write_state
 from support.lab_problems import mlp
 from support.oracles.empirical_ntk import gram
@@ -18,7 +18,7 @@ from support.streaming_objects import saved
 # networks are nudged here, not trained as they should be
 pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning")
 LEARNER = rt.SGD(0.05, batch_size=2, reduction="mean")
-OPTIONS = {"gamma": 0.7, "block_size": 8, "memory": 30}
+OPTIONS = {"gamma": 0.7, "block_size": 8, "features": 30}
 
 
 def problem(n=40, outputs=3, seed=0):
@@ -120,7 +120,7 @@ def test_block_by_block_from_the_present_network_with_stored_samples_beside(batc
     rates = [0.05 + 0.01 * step for step in range(40)]  # the schedule goes on from block to block
     learner = rt.SGD(rates, batch_size=batch, reduction="mean")
     options = OPTIONS | {"block_size": 10, "damping": 2.0, "replay": replay, "seed": 3}
-    corrector = rt.NetworkCorrector(network, learner, **options)
+    corrector = rt.ClosedLoopCorrector(network, learner, **options)
     leader = rt.TangentLearner(network, 0.7, 30, seed=3)  # of the network at construction
     following, dampings, stored, step = Following(2.0), [], [], 0
     for number, (x, y) in enumerate(blocks(X, Y, number=4)):
@@ -149,7 +149,7 @@ def test_block_by_block_from_the_present_network_with_stored_samples_beside(batc
 def test_the_callers_library_shape_and_type():
     X, Y = problem(7)
     network = mlp(1, classes=1).float()
-    single = rt.NetworkCorrector(network, LEARNER, **OPTIONS)
+    single = rt.ClosedLoopCorrector(network, LEARNER, **OPTIONS)
     block, Z = single.next_block(X.float().numpy(), Y[:, 0].float().numpy())
     assert (type(Z), Z.shape, Z.dtype) == (np.ndarray, (7,), np.float32)
     np.testing.assert_array_equal(block, X.float())
@@ -161,8 +161,8 @@ class Followed:
     def __init__(self, damping):
         torch.manual_seed(0)
         self.network = nn.Linear(6, 2, bias=False).double()
-        options = {"gamma": 0.7, "block_size": 4, "memory": 30, "damping": damping}
-        self.corrector = rt.NetworkCorrector(self.network, LEARNER, **options)
+        options = {"gamma": 0.7, "block_size": 4, "features": 30, "damping": damping}
+        self.corrector = rt.ClosedLoopCorrector(self.network, LEARNER, **options)
         self.random = np.random.default_rng(1)
 
     def block(self, off):
@@ -175,7 +175,7 @@ class Followed:
         with torch.no_grad():  # of all weights with these outputs, the nearest
             moved = torch.linalg.lstsq(X, wanted - self.network(X), driver="gelsd").solution
             self.network.weight += moved.T
-        return values["loop"]["damping"]
+        return values["state"]["damping"]
 
 
 @pytest.mark.parametrize(
@@ -195,16 +195,16 @@ def test_the_damping_is_bounded_and_saved_and_a_forged_one_is_refused(tmp_path):
     assert up == [0.5 * 2**power for power in range(7)] + [32.0] * 2
     assert followed.block(off=0.1) == 32.0
     followed.corrector.save(path)
-    followed.corrector = rt.NetworkCorrector.load(path, followed.network)
+    followed.corrector = rt.ClosedLoopCorrector.load(path, followed.network)
     assert followed.corrector.options.damping == 0.5  # what was asked for
     down = [followed.block(off=0.1) for _ in range(7)]
     assert down == [0.5 * 2**power for power in range(5, -1, -1)] + [0.5]
     values, tensors = read_state(path)
     for damping in (0.49, 32.1, float("nan")):
-        values["loop"]["damping"] = damping
+        values["state"]["damping"] = damping
         write_state(path, values, tensors)
         with pytest.raises(rt.errors.InvalidInputError, match=f"damping is {damping}"):
-            rt.NetworkCorrector.load(path, followed.network)
+            rt.ClosedLoopCorrector.load(path, followed.network)
 
 
 def test_the_reservoir_is_fair():
@@ -212,7 +212,7 @@ def test_the_reservoir_is_fair():
     kept = np.zeros(40)
     samples = torch.arange(40.0)[:, None]
     for seed in range(300):
-        reservoir = Reservoir(10, seed)
+        reservoir = StoredSamples(10, seed)
         for start in range(0, 40, 8):
             reservoir.offer(samples[start : start + 8])
         assert len(reservoir) == 10
@@ -225,24 +225,24 @@ def test_saved_and_loaded_it_goes_on_to_the_same_bits(tmp_path):
     network, (X, Y) = mlp(1), problem()
     path = tmp_path / "state"
     options = OPTIONS | {"gamma": "auto", "replay": 5, "damping": 1.5, "seed": 2}
-    one = rt.NetworkCorrector(network, rt.SGD([0.05] * 99), **options)
+    one = rt.ClosedLoopCorrector(network, rt.SGD([0.05] * 99), **options)
     for x, y in blocks(X, Y):
         state = saved(one, path)
-        other = rt.NetworkCorrector.load(path, network)
+        other = rt.ClosedLoopCorrector.load(path, network)
         assert saved(other, path) == state
         for mine, others in zip(one.next_block(x, y), other.next_block(x, y), strict=True):
             assert torch.equal(mine, others)
         nudge(network)  # the learner that leads is of the network as it was
     values, tensors = read_state(path)
-    values["options"]["memory"] = 31
+    values["options"]["features"] = 31
     write_state(path, values, tensors)
     with pytest.raises(rt.errors.InvalidInputError, match="other options than the corrector"):
-        rt.NetworkCorrector.load(path, network)
+        rt.ClosedLoopCorrector.load(path, network)
 
 
 def test_a_call_that_fails_changes_nothing(tmp_path):
     (X, Y), path = problem(), tmp_path / "state"
-    corrector = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS, replay=5)
+    corrector = rt.ClosedLoopCorrector(mlp(1), LEARNER, **OPTIONS, replay=5)
     corrector.next_block(X[:7], Y[:7])
     before = saved(corrector, path)
     corrector.kernel = lambda X: torch.full((len(X), len(X)), torch.inf)
@@ -254,22 +254,39 @@ def test_a_call_that_fails_changes_nothing(tmp_path):
 
 def test_what_the_closed_loop_refuses():
     X, Y = problem()
-    corrector = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS)
+    corrector = rt.ClosedLoopCorrector(mlp(1), LEARNER, **OPTIONS)
     corrector.correct(X[:7], Y[:7])
     for call, words in (
         (lambda: corrector.correct(X[:9], Y[:9]), "block_size is 8"),
         (lambda: corrector.correct(X[:7, :4], Y[:7]), "first task"),
-        (corrector.recorrect, "each block is corrected once"),
-        (lambda: corrector.resume([(X, Y)], Y), "resume is only for the open loop"),
     ):
         with pytest.raises(rt.RetargetError, match=words):
             call()
 
 
-@pytest.mark.parametrize("memory", [None, 30])
-def test_of_the_first_samples_only_their_form_is_kept(memory):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learner": rt.SGD(0.1, momentum=0.5)}, "closed loop needs plain SGD"),
+        ({"learner": rt.SGD(0.1, weight_decay=0.5)}, "closed loop needs plain SGD"),
+        ({"gamma": -1.0}, "gamma is -1.0"),
+        ({"block_size": 3}, "block_size is 3; .* batch_size, 2"),
+        ({"damping": 0.0}, "damping is 0.0; expected a positive"),
+        ({"features": 0}, "features is 0; expected 1 or more"),
+        ({"features": None}, "features is None; expected a whole number"),
+        ({"replay": -3}, "replay is -3; expected 1 or more"),
+        ({"replay": None}, "replay is None; expected a whole number"),
+    ],
+)
+def test_options_without_a_meaning(options, message):
+    with pytest.raises(rt.RetargetError, match=message):
+        rt.ClosedLoopCorrector(mlp(1), **({"learner": LEARNER} | options))
+
+
+@pytest.mark.parametrize("kind", [rt.NetworkCorrector, rt.ClosedLoopCorrector])
+def test_of_the_first_samples_only_their_form_is_kept(kind):
     X, Y = problem(8)
-    corrector = rt.NetworkCorrector(mlp(1), LEARNER, 0.7, 8, memory=memory)
+    corrector = kind(mlp(1), LEARNER, gamma=0.7, block_size=8)
     corrector.correct(X, Y)
     tensors = corrector.to_state()[1]
     assert tensors["first.samples"].shape == (0, 5)

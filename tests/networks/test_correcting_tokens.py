@@ -1,6 +1,7 @@
 """Learners and correctors of networks that take several tensors: token ids, masks, segments."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -79,13 +80,13 @@ def test_targets_are_those_of_the_kernel_and_go_on_from_a_file(tmp_path):
 
 def test_a_closed_loop_of_tokens_is_that_of_vectors_and_goes_on_from_a_file(tmp_path):
     module, X, Y = problem()
-    options = {"gamma": 0.5, "block_size": 4, "memory": 32, "replay": 3, "seed": 5}
-    corrector = NetworkCorrector(module, LEARNER, **options)
-    plain = NetworkCorrector(Vectors(module), LEARNER, **options)
+    options = {"gamma": 0.5, "block_size": 4, "features": 32, "replay": 3, "seed": 5}
+    corrector = rt.ClosedLoopCorrector(module, LEARNER, **options)
+    plain = rt.ClosedLoopCorrector(Vectors(module), LEARNER, **options)
     V = Vectors.of(X)
     for a in range(0, 12, 4):
         corrector.save(tmp_path / "state")
-        again = NetworkCorrector.load(tmp_path / "state", module)
+        again = rt.ClosedLoopCorrector.load(tmp_path / "state", module)
         S, Z = corrector.next_block(rows(X, a, a + 4), Y[a : a + 4])
         samples, targets = plain.next_block(V[a : a + 4], Y[a : a + 4])
         torch.testing.assert_close(Z, targets, rtol=1e-8, atol=1e-8)
@@ -97,19 +98,19 @@ def test_a_closed_loop_of_tokens_is_that_of_vectors_and_goes_on_from_a_file(tmp_
     assert corrector.nbytes == again.nbytes
 
 
-@pytest.mark.parametrize("memory", [None, 16])
-def test_only_the_chosen_parameters_count(memory, tmp_path):
+@pytest.mark.parametrize("kind", [NetworkCorrector, partial(rt.ClosedLoopCorrector, features=16)])
+def test_only_the_chosen_parameters_count(kind, tmp_path):
     module, X, Y = problem()
-    corrector = NetworkCorrector(module, LEARNER, 0.5, 4, params="classifier", memory=memory)
+    corrector = kind(module, LEARNER, gamma=0.5, block_size=4, params="classifier")
     corrector.save(tmp_path / "state")
-    assert NetworkCorrector.load(tmp_path / "state", module).params == corrector.params
+    assert type(corrector).load(tmp_path / "state", module).params == corrector.params
     Z = corrector.correct(rows(X, 0, 4), Y[:4])
     frozen = copy.deepcopy(module).requires_grad_(False)
     frozen.classifier.requires_grad_(True)
-    expected = NetworkCorrector(frozen, LEARNER, 0.5, 4, memory=memory)
+    expected = kind(frozen, LEARNER, gamma=0.5, block_size=4)
     torch.testing.assert_close(Z, expected.correct(rows(X, 0, 4), Y[:4]))
     with pytest.raises(InvalidInputError, match="params has 'heads', .*did you mean"):
-        NetworkCorrector(module, LEARNER, 0.5, 4, params="heads", memory=memory)
+        kind(module, LEARNER, gamma=0.5, block_size=4, params="heads")
 
 
 def test_samples_that_do_not_fit():

@@ -99,10 +99,10 @@ def by_task(features, outputs, learner, loss, gamma=0.7, dtype=torch.float64):
         directions = torch.linalg.svd(X[task].double(), full_matrices=False)[2]
         nearest = f + directions.mT @ directions @ (wanted - f)
         yield network.weight.detach().mT, nearest, wanted
-    if not learner.has_memory:
+    if not learner.momentum:
         corrector.correct(X[:1], Y[:1])
         assert corrector.linearization_error < 1e-4
-    assert corrector.samples == sum(SIZES) + (not learner.has_memory)
+    assert corrector.samples == sum(SIZES) + (not learner.momentum)
 
 
 @pytest.mark.parametrize(("loss", "outputs"), [("squared", 2), (CE, 1), (CE, 3)])
@@ -176,6 +176,6 @@ def test_saved_between_tasks_it_remembers_where_they_ended(tmp_path):
         ([71, 0], "sizes is 0; expected 1 or more"),
         ([54.0, 17], "sizes is 54.0; expected a whole number"),
     ):
-        write_state(path, values | {"loop": {"sizes": sizes}}, tensors)
+        write_state(path, values | {"state": {"sizes": sizes}}, tensors)
         with pytest.raises(InvalidInputError, match=message):
             rt.NetworkCorrector.load(path, network)

@@ -1,6 +1,7 @@
 """Where a network does not do what its kernel says, the corrector says so, once."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import retarget as rt
+from retarget.networks.linearization import decaying_part, linear_outputs, outputs
 
 LEARNER = rt.SGD(0.002, batch_size=4, reduction="sum")
 
@@ -30,11 +32,19 @@ def train(module, X, Z):
         optimizer.step()
 
 
-@pytest.mark.parametrize("loop", [{}, {"memory": 64}], ids=["open", "closed"])
-def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(loop):
-    for width, far in ((2048, 1), (3, 100 if loop else 20)):
+def closed_loop(module, gamma):
+    return rt.ClosedLoopCorrector(module, LEARNER, 1.0, 64, 8)
+
+
+def open_loop(module, gamma):
+    return rt.NetworkCorrector(module, LEARNER, gamma, 8)
+
+
+@pytest.mark.parametrize("made", [open_loop, closed_loop])
+def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(made):
+    for width, far in ((2048, 1), (3, 20 if made is open_loop else 100)):
         module, (X, Y) = relu_net(width), curves()
-        corrector = rt.NetworkCorrector(module, LEARNER, 1.0 if loop else width / 4, 8, **loop)
+        corrector = made(module, width / 4)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             block = X[:8].clone()  # one array for all blocks, as a loader may have
@@ -53,10 +63,12 @@ def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(loop):
             assert told.filename == __file__
 
 
-@pytest.mark.parametrize(("loop", "trusted"), [({}, False), ({"memory": 64}, False), ({}, True)])
-def test_a_warning_that_is_an_error_is_raised_once_and_never_after_trust(loop, trusted):
+@pytest.mark.parametrize(
+    ("made", "trusted"), [(open_loop, False), (closed_loop, False), (open_loop, True)]
+)
+def test_a_warning_that_is_an_error_is_raised_once_and_never_after_trust(made, trusted):
     module, (X, Y) = relu_net(3), curves()
-    corrector = rt.NetworkCorrector(module, LEARNER, 1.0, 8, **loop)
+    corrector = made(module, 1.0)
     corrector.correct(X[:8], Y[:8])
     with torch.no_grad():
         module[2].weight.add_(50.0)
@@ -91,3 +103,51 @@ def test_a_second_pass_over_a_task_is_not_compared():
     module[2].weight.data.add_(50.0)
     corrector.correct(X[8:16], Y[8:16])
     assert corrector.linearization_error is None
+
+
+DECAYING = rt.SGD([0.02, 0.015, 0.03] * 8, 3, weight_decay=0.7, reduction="mean")
+
+
+def in_weight_space(module, names, X, Z):
+    """Outputs of the linearized network after SGD with weight decay on Z, step by step."""
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    trained = {name: weights[name] for name in names}
+    J = torch.func.jacrev(lambda w: torch.func.functional_call(module, weights | w, (X,))[:, 0])
+    J = torch.cat([part.flatten(1) for part in J(trained).values()], 1)
+    start = torch.cat([value.flatten() for value in trained.values()])
+    f, w = module(X).detach()[:, 0], start.clone()
+    for step, rows in enumerate(torch.arange(len(X)).split(3)):
+        errors = Z[rows, 0] - f[rows] - J[rows] @ (w - start)
+        w = w + DECAYING.lr[step] * (J[rows].T @ errors / len(rows) - 0.7 * w)
+    return (f + J @ (w - start))[:, None]
+
+
+@pytest.mark.parametrize("names", [["0.weight", "0.bias", "2.weight", "2.bias"], ["2.weight"]])
+def test_weight_decay_is_expected_to_shrink_the_first_weights_too(names):
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    X, Y = curves()
+    X, Z = X[:14], 3 * Y[:14, :1]  # the last mini-batch is short
+    K = rt.EmpiricalNTK(module, params=names)(X)
+    before, decaying = outputs(module, X), decaying_part(module, X, names)
+    found = linear_outputs(K, before, Z, DECAYING, 0, "squared", decaying)
+    expected = in_weight_space(module, names, X, Z)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+    assert (found - linear_outputs(K, before, Z, DECAYING, 0, "squared")).abs().max() > 0.01
+
+
+def test_a_linear_network_with_weight_decay_is_where_it_should_be():
+    torch.manual_seed(1)
+    module, (X, Y) = nn.Linear(6, 2).double(), curves()
+    corrector = rt.NetworkCorrector(module, DECAYING, 3.0, 6)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0, weight_decay=0.7)
+    rates = iter(DECAYING.lr)
+    for task in (slice(0, 24), slice(24, 48)):
+        corrector.learner = replace(DECAYING, lr=DECAYING.lr[: task.stop // 3])
+        Z = corrector.correct(X[task], Y[task])
+        for x, z in zip(X[task].split(3), Z.split(3), strict=True):
+            optimizer.param_groups[0]["lr"] = next(rates)
+            optimizer.zero_grad()
+            ((module(x) - z).square().sum() / 2 / len(x)).backward()
+            optimizer.step()
+    assert 0 < corrector.linearization_error < 1e-8

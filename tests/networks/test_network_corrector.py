@@ -1,6 +1,7 @@
 """Corrected targets in somebody's own loop, and the theorem that they are for."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -130,8 +131,6 @@ def test_what_does_not_fit_the_network():
         corrector.correct(X, Y)
     with pytest.raises(InvalidInputError, match="no task to correct again; call correct first"):
         corrector.recorrect()
-    with pytest.raises(InvalidInputError, match="next_block is only for the closed loop"):
-        corrector.next_block(X, Y)
     entropy = NetworkCorrector(mlp(1), LEARNER, 1.0, 4, loss=CE)
     with pytest.raises(InvalidInputError, match="sums to 2 in row 0"):
         entropy.correct(X, np.eye(4, 3) * 2)
@@ -165,15 +164,6 @@ def test_samples_without_a_gradient_have_no_part_in_the_others_targets():
         ({"block_size": 3}, "block_size is 3; .* batch_size, 2"),
         ({"loss": "hinge"}, "loss is 'hinge'; expected 'squared' or 'cross-entropy'"),
         ({"loss": CE, "kind": "distilled"}, "with kind='distilled'; use loss="),
-        ({"loss": CE, "memory": 64}, "with memory=64, .* use loss='squared'"),
-        ({"memory": 9, "ridge": 0.1}, "options of the open loop"),
-        ({"memory": 9, "refresh": "never"}, "options of the open loop"),
-        ({"memory": 9, "learner": rt.SGD(0.1, momentum=0.5)}, "closed loop needs plain SGD"),
-        ({"memory": 9, "damping": 0.0}, "damping is 0.0; expected a positive"),
-        ({"memory": 0}, "memory is 0; expected 1 or more"),
-        ({"memory": 9, "replay": -3}, "replay is -3; expected 1 or more"),
-        ({"memory": 9, "replay": None}, "replay is None; expected a whole number"),
-        ({"replay": 3}, "replay is 3 without memory"),
     ],
 )
 def test_options_without_a_meaning(options, message):
@@ -325,21 +315,28 @@ def test_a_failed_correction_changes_nothing(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise NotPositiveDefiniteError("failed", deficit=1.0, jitter=1.0)
 
-    monkeypatch.setattr("retarget.networks.loops.iterative_targets", fail)
+    monkeypatch.setattr("retarget.networks.corrector.iterative_targets", fail)
     for again in (lambda: corrector.correct(X[8:], Y[8:]), corrector.recorrect):
         with pytest.raises(NotPositiveDefiniteError):
             again()
         assert saved(corrector, path) == before
 
 
-@pytest.mark.parametrize("options", [{"refresh": "never"}, {"memory": 16, "replay": 6}])
-def test_a_state_is_restored_in_place(options):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        partial(NetworkCorrector, refresh="never"),
+        partial(rt.ClosedLoopCorrector, features=16, replay=6),
+    ],
+    ids=["open", "closed"],
+)
+def test_a_state_is_restored_in_place(kind):
     (X, Y), network = problem(14), mlp(1)
-    one, same = (NetworkCorrector(network, LEARNER, 2.0, 4, **options) for _ in range(2))
+    one, same = (kind(network, LEARNER, gamma=2.0, block_size=4) for _ in range(2))
 
     def feed(corrector, rows):
-        call = corrector.next_block if "memory" in options else corrector.correct
-        return call(X[rows], Y[rows])
+        closed = isinstance(corrector, rt.ClosedLoopCorrector)
+        return (corrector.next_block if closed else corrector.correct)(X[rows], Y[rows])
 
     feed(one, slice(0, 4))
     assert (one.samples, one.module) == (4, network)
@@ -347,13 +344,11 @@ def test_a_state_is_restored_in_place(options):
     same.restore(*state)
     for found, wanted in zip(feed(same, slice(4, 8)), feed(one, slice(4, 8)), strict=True):
         assert_same(found, wanted, 0)
+    faster = rt.SGD(0.7, 2, reduction="sum")
     for corrector, message in (
         (same, "has been used; expected a new one"),
-        (NetworkCorrector(network, LEARNER, 3.0, 4, **options), "state has the options .* the"),
-        (
-            NetworkCorrector(network, rt.SGD(0.7, 2, reduction="sum"), 2.0, 4, **options),
-            "the state has the learner",
-        ),
+        (kind(network, LEARNER, gamma=3.0, block_size=4), "state has the options .* the"),
+        (kind(network, faster, gamma=2.0, block_size=4), "the state has the learner"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             corrector.restore(*state)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retarget.lab.methods.replay import Reservoir
+from retarget.lab.methods.replay import PlannedReservoir
 
 
 def one_pass(positions, batch):
@@ -25,7 +25,7 @@ def one_pass(positions, batch):
 )
 def test_a_plan_is_what_a_memory_does_step_by_step(n, capacity, batch, draws, size, seed):
     """A list of (position, when it was stored), filled and drawn from as the steps go by."""
-    reservoir = Reservoir(capacity, np.random.default_rng(seed))
+    reservoir = PlannedReservoir(capacity, np.random.default_rng(seed))
     random = np.random.default_rng(seed)
     memory, written, offered = [], {}, 0
     for number in range(2):  # two passes: the memory stays

@@ -11,6 +11,7 @@ from retarget.samples import take
 
 LEARNER = rt.SGD(0.01, batch_size=6, reduction="mean")
 OPTIONS = {"gamma": 20.0, "block_size": 12, "ridge": 3.0}
+CLOSED = {"gamma": 0.5, "block_size": 12, "features": 64, "seed": 4}
 
 
 def network(seed=3):
@@ -21,6 +22,10 @@ def network(seed=3):
 
 def make(module, learner=LEARNER, **options):
     return rt.NetworkCorrector(module, learner, **(OPTIONS | options))
+
+
+def closed_loop(module, learner=LEARNER, **options):
+    return rt.ClosedLoopCorrector(module, learner, **(CLOSED | options))
 
 
 def tasks(sizes=(48, 36), seed=0):
@@ -58,7 +63,7 @@ def by_hand(module, corrector, streams, *, optimizer=None, epochs=1, block=0, fi
 
     Args:
         module: It is changed.
-        corrector: A `NetworkCorrector` of the module, with or without memory.
+        corrector: A corrector of the module, of either kind.
         streams: Samples and true targets of each task.
         optimizer: SGD as the learner says, if none is given.
         epochs: Passes over each task.
@@ -99,7 +104,7 @@ def _corrected(corrector, X, Y, epoch, block, true):
 def trained(learner=LEARNER, streams=None, epochs=1, block=0, **options):
     """The small network after the tasks in a plain loop."""
     module = network()
-    corrector = make(module, learner, **options)
+    corrector = (closed_loop if block else make)(module, learner, **options)
     by_hand(module, corrector, streams or tasks(), epochs=epochs, block=block)
     return module
 

@@ -1,9 +1,11 @@
-"""Distributions nearest to outputs, against cases solved by hand and against random others."""
+"""Losses of rows, one-hot rows and nearest distributions, against cases solved by hand."""
 
 import numpy as np
 import pytest
+import torch
 
-from retarget.theory.losses import nearest_distributions
+from retarget.errors import InvalidInputError
+from retarget.theory.losses import nearest_distributions, one_hot, row_losses
 
 BY_HAND = [
     ([1.4, -0.2, -0.2], [1.0, 0.0, 0.0]),
@@ -30,3 +32,38 @@ def test_no_other_distribution_is_nearer():
     for row, nearest in zip(rows, found, strict=True):
         assert ((nearest - row) ** 2).sum() <= ((others - row) ** 2).sum(1).min()
     assert np.array_equal(found.argmax(1), rows.argmax(1))
+
+
+def test_one_hot_rows_in_the_library_of_the_labels():
+    rows = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    np.testing.assert_array_equal(one_hot(np.array([2, 0], dtype=np.uint8), 3), rows)
+    found = one_hot(torch.tensor([2, 0], dtype=torch.int32), 3)
+    assert (found.dtype, found.tolist()) == (torch.float64, rows)
+    assert one_hot(torch.zeros(0, dtype=torch.int64), 5).shape == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([3, 4], "labels are 3 to 4, and there are 4 outputs; expected labels from 0 to 3"),
+        ([-9, 1], "labels are -9 to 1"),
+        ([[0, 1]], r"the labels have shape \(1, 2\) and dtype torch.int64; expected classes"),
+        ([0.5], "dtype torch.float64; expected classes"),
+    ],
+)
+def test_what_has_no_one_hot_rows(labels, message):
+    with pytest.raises(InvalidInputError, match=message):
+        one_hot(np.array(labels), 4)
+
+
+def test_the_loss_of_each_row():
+    f, y = torch.tensor([[0.5, 2.0], [-1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.2, 0.8]])
+    assert row_losses(f, y).tolist() == pytest.approx([(0.25 + 4) / 2, (1.44 + 0.64) / 2])
+    p = f.exp() / f.exp().sum(1, keepdim=True)
+    torch.testing.assert_close(row_losses(f, y, "cross-entropy"), -(y * p.log()).sum(1))
+    one, p = f[:, :1], f[:, :1].sigmoid()
+    expected = -(y[:, :1] * p.log() + (1 - y[:, :1]) * (1 - p).log())[:, 0]
+    torch.testing.assert_close(row_losses(one, y[:, :1], "cross-entropy"), expected)
+    assert row_losses(f[None], y[None]).shape == (1, 2)
+    with pytest.raises(InvalidInputError, match=r"\(2, 1\), but the outputs have shape \(2, 2\)"):
+        row_losses(f, y[:, :1])

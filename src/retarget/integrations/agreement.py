@@ -12,20 +12,19 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.parameters import trained_parameters
-from retarget.learners import SGD, Reduction
+from retarget.learners import SGD, Reduction, described_optimizer
+from retarget.networks.base import Corrector
+from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, take
-from retarget.theory.losses import Loss
+from retarget.theory.losses import one_hot, row_losses
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-PRECONDITIONED = torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop
-DESCRIBED = torch.optim.SGD, *PRECONDITIONED
 
 
 class HalfSquaredError(nn.Module):
@@ -51,36 +50,17 @@ class HalfSquaredError(nn.Module):
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss for outputs (n, c) and labels (n,) or targets (n, c)."""
         if targets.ndim == 1:
-            targets = one_hot(targets, outputs.shape[-1])
-        return half_squared_error(outputs, targets.to(outputs), self.reduction)
+            targets = real_targets(targets, outputs.shape[-1])
+        n = len(outputs)
+        targets = targets.to(outputs).reshape(len(targets), -1)
+        each = row_losses(outputs.reshape(n, -1), targets)
+        return each.mean() if self.reduction == "mean" else each.sum()
 
 
-def half_squared_error(outputs: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
-    """Returns the loss that corrections assume; outputs may be (n,) or (n, c)."""
-    if len(targets) != len(outputs) or targets.numel() != outputs.numel():
-        raise InvalidInputError(
-            f"the targets have shape {tuple(targets.shape)}, but the outputs have shape "
-            f"{tuple(outputs.shape)}; expected the same"
-        )
-    each = (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1) / 2
-    return each.mean() if reduction == "mean" else each.sum()
-
-
-def one_hot(labels: Tensor, outputs: int) -> Tensor:
-    """Returns real targets: whole numbers (n,) are classes, real numbers stay as they are."""
-    if labels.is_floating_point():
-        return labels
-    if labels.ndim != 1:
-        raise InvalidInputError(
-            f"the targets are whole numbers of shape {tuple(labels.shape)}; expected class labels "
-            "(n,), or real numbers"
-        )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
-        raise InvalidInputError(
-            f"the class labels are {int(labels.min())} to {int(labels.max())}, and there are "
-            f"{outputs} outputs; expected labels from 0 to {outputs - 1}, one for each output"
-        )
-    return nn.functional.one_hot(labels.long(), outputs).double()
+def real_targets(labels: Tensor, outputs: int) -> Tensor:
+    """Returns one-hot rows of labels (n,), which are whole numbers; real numbers as they are."""
+    rows: Tensor = labels if labels.is_floating_point() else one_hot(labels, outputs)
+    return rows
 
 
 def true_targets(
@@ -92,7 +72,7 @@ def true_targets(
     """
     if not labels.is_floating_point():
         number = number or outputs(network, take(samples, slice(0, 1))).shape[1]
-        labels = one_hot(labels, number)
+        labels = real_targets(labels, number)
     return labels.to(next(network.parameters()))
 
 
@@ -107,11 +87,10 @@ class Problems:
         self._setting, self._found = setting, list[str]()
         self._instead: dict[str, Any] = {}
 
-    def add(self, reasons: Mapping[str, bool], **instead: Any) -> None:
-        """Adds the reasons that apply, and arguments of the setting with which they would not."""
-        found = [reason for reason, applies in reasons.items() if applies]
-        self._found += found
-        if found:
+    def add(self, wrong: Any, reason: str, **instead: Any) -> None:
+        """If something is wrong, adds the reason, and arguments with which it would not be."""
+        if wrong:
+            self._found.append(reason)
             self._instead |= instead
 
     def check(self, require: Callable[..., Any], *given: Any, **instead: Any) -> Any:
@@ -119,7 +98,7 @@ class Problems:
         try:
             return require(*given)
         except (InvalidInputError, InvalidTypeError) as error:
-            self.add({str(error): True}, **instead)
+            self.add(True, str(error), **instead)
         return None
 
     def __bool__(self) -> bool:
@@ -138,13 +117,6 @@ class Problems:
         raise InvalidInputError("\n".join(lines))
 
 
-def refuse(reasons: Mapping[str, bool]) -> None:
-    """Raises an error with all reasons that apply."""
-    problems = Problems()
-    problems.add(reasons)
-    problems.refuse()
-
-
 MAKER = "functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)"
 
 
@@ -152,21 +124,20 @@ def require_maker(corrector: Any) -> None:
     """Raises if this is not a function that makes a corrector."""
     if not callable(corrector):
         raise InvalidTypeError(
-            f"corrector is {corrector!r:.80}; expected a function that makes a NetworkCorrector, "
-            f"such as {MAKER}"
+            f"corrector is {corrector!r:.80}; expected a function that makes a corrector, such "
+            f"as {MAKER}"
         )
 
 
 def made_by(
     maker: Callable[..., Any], module: nn.Module, learner: SGD, optimizer: torch.optim.Optimizer
-) -> NetworkCorrector:
+) -> Corrector:
     """Calls the user's function that makes a corrector, as every adapter does.
 
     It is given the network and the learner and, for Adam, AdamW, RMSprop and several rates,
     `preconditioner=optimizer`.
     """
-    several = len({float(group["lr"]) for group in optimizer.param_groups}) > 1
-    preconditioned = several or isinstance(optimizer, PRECONDITIONED)
+    preconditioned = described_optimizer(optimizer, learner.batch_size, learner.reduction)[1]
     given = {"preconditioner": optimizer} if preconditioned else {}
     try:
         inspect.signature(maker).bind(module, learner, **given)
@@ -177,65 +148,41 @@ def made_by(
             f"as {MAKER}"
         ) from error
     made = maker(module, learner, **given)
-    if not isinstance(made, NetworkCorrector):
+    if not isinstance(made, Corrector):
         raise InvalidTypeError(
-            f"corrector made a {type(made).__name__}; expected a NetworkCorrector"
+            f"corrector made a {type(made).__name__}; expected a NetworkCorrector or a "
+            "ClosedLoopCorrector"
         )
     return made
 
 
-def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
-    """Describes an optimizer by its settings, whatever steps it has taken before.
-
-    Adam, AdamW and RMSprop are described by their rate and weight decay, and a schedule by the rate
-    from which it starts.
-    """
-    if type(optimizer) not in DESCRIBED:
-        raise InvalidTypeError(
-            f"the optimizer is a {type(optimizer).__name__}; expected torch's SGD, Adam, AdamW or "
-            "RMSprop"
-        )
-    groups = [dict(group) for group in optimizer.param_groups]
-    for group in groups:
-        group["lr"] = float(group.pop("initial_lr", group["lr"]))
-    if isinstance(optimizer, PRECONDITIONED):
-        first = groups[0]
-        decay = float(first["weight_decay"])
-        return SGD(first["lr"], batch_size, weight_decay=decay, reduction=reduction)
-    return SGD.from_torch(torch.optim.SGD(groups), batch_size, reduction)
-
-
-def require_optimizer(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
+def require_optimizer(optimizer: torch.optim.Optimizer, corrector: Corrector) -> None:
     """Raises if the corrector's learner does not describe this optimizer."""
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
-    found = description(optimizer, learner.batch_size, learner.reduction)
+    found, preconditioned = described_optimizer(optimizer, learner.batch_size, learner.reduction)
     scheduled = any("initial_lr" in group for group in optimizer.param_groups)
     if scheduled and isinstance(learner.lr, float):
         raise InvalidInputError(
             "a scheduler changes the rate, but the corrector's learner has one rate; make the "
             "corrector from SGD(lr=[...]), with one rate for each step of all tasks"
         )
-    if isinstance(optimizer, PRECONDITIONED):
+    kind = type(optimizer)
+    if preconditioned and preconditioner is not optimizer:
+        made = "for plain SGD" if preconditioner is None else "for another optimizer"
+        several = " with several rates" if kind is torch.optim.SGD else ""
+        raise InvalidInputError(
+            f"the optimizer is {kind.__name__}{several}, but the corrector was made {made}; make "
+            "it with preconditioner=optimizer, and keep one optimizer for all tasks"
+        )
+    if kind is not torch.optim.SGD:
         found = replace(found, momentum=learner.momentum)  # a choice: see NetworkCorrector
-        if preconditioner is not optimizer:
-            made = "for SGD" if preconditioner is None else "for another optimizer"
-            raise InvalidInputError(
-                f"the optimizer is {type(optimizer).__name__}, but the corrector was made {made}; "
-                "make it with preconditioner=optimizer, and keep one optimizer for all tasks"
-            )
     if not isinstance(learner.lr, float):
         found = replace(found, lr=learner.lr)  # compared step by step instead
     if found != learner:
         raise InvalidInputError(
             f"the optimizer is {found}, but the corrector's learner is {learner}; make the "
             "corrector from an rt.SGD like the former"
-        )
-    rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
-    if len(rates) > 1 and preconditioner is not optimizer:
-        raise InvalidInputError(
-            f"the optimizer's parameter groups have the rates {rates}; expected one rate, or "
-            "a corrector with preconditioner=optimizer"
         )
     has_velocity = any(optimizer.state.values())
     if learner.momentum and has_velocity != bool(corrector.samples):
@@ -247,7 +194,7 @@ def require_optimizer(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
     require_parameters(optimizer, corrector)
 
 
-def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
+def require_parameters(optimizer: torch.optim.Optimizer, corrector: Corrector) -> None:
     """Raises if the optimizer does not train the parameters that the corrector assumes."""
     held = [value for group in optimizer.param_groups for value in group["params"]]
     trained, inside = {id(value) for value in held}, {id(p) for p in corrector.module.parameters()}
@@ -297,15 +244,15 @@ def require_order(loader: Any) -> None:
         raise InvalidInputError(f"the loader has in_order=False, {why}; use in_order=True")
 
 
-def require_passes(corrector: NetworkCorrector, epochs: int) -> None:
+def require_passes(corrector: Corrector, epochs: int) -> None:
     """Raises if the corrector has no targets for so many epochs; -1 is any number."""
     if epochs == 1:
         return
     known = epochs if epochs > 0 else "any number of"
-    if corrector.memory is not None:
+    if not isinstance(corrector, NetworkCorrector):
         raise InvalidInputError(
-            f"there are {known} epochs, but in the closed loop (memory={corrector.memory}) every "
-            "sample is learned once; train for one epoch"
+            f"there are {known} epochs, but in the closed loop every sample is learned once; train "
+            "for one epoch"
         )
     if epochs < 1 or corrector.refresh != "epoch":
         raise InvalidInputError(
@@ -320,15 +267,6 @@ def require_passes(corrector: NetworkCorrector, epochs: int) -> None:
         )
 
 
-def summed_loss(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    """Returns the corrector's loss, summed over the samples, for real-valued targets (n, c)."""
-    if loss == "squared":
-        return half_squared_error(outputs, targets, "sum")
-    if outputs.shape[1] == 1:
-        return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="sum")
-    return functional.cross_entropy(outputs, targets, reduction="sum")
-
-
 def corrected(
     corrector: NetworkCorrector, optimizer: torch.optim.Optimizer, samples: Samples, true: Tensor
 ) -> Tensor:
@@ -337,7 +275,7 @@ def corrected(
     They are the true ones in the first task with a new Adam: it has no second moments before its
     first step, and the kernel needs them.
     """
-    if isinstance(optimizer, PRECONDITIONED) and not (optimizer.state or corrector.samples):
+    if type(optimizer) is not torch.optim.SGD and not (optimizer.state or corrector.samples):
         corrector.resume([(samples, true)], true)
         return true
     learner = corrector.learner
@@ -359,7 +297,10 @@ def corrected(
 
 
 def next_block(
-    corrector: NetworkCorrector, optimizer: torch.optim.Optimizer, samples: Samples, true: Tensor
+    corrector: ClosedLoopCorrector,
+    optimizer: torch.optim.Optimizer,
+    samples: Samples,
+    true: Tensor,
 ) -> tuple[Samples, Tensor]:
     """Returns a batch of the closed loop, with stored samples appended, for one training step."""
     learner = corrector.learner
@@ -394,7 +335,7 @@ class Shift:
         self._largest = max(self._largest, float(corrected.abs().max()))
         return self
 
-    def found(self, corrector: NetworkCorrector) -> dict[str, float]:
+    def found(self, corrector: Corrector) -> dict[str, float]:
         """Returns what to log: shift, largest target and, once known, the linearization error."""
         root = math.sqrt(self._squares / max(self._count, 1))
         found = {"shift": root, "largest_target": self._largest}

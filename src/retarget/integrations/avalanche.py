@@ -1,8 +1,8 @@
 r"""Avalanche: corrected targets as a plugin, and learning without forgetting as a strategy.
 
 Needs the extra: `pip install "retarget[avalanche]"`. `TargetCorrectionPlugin` trains any supervised
-strategy on the targets of an `rt.NetworkCorrector`; `Tangent` is a strategy that learns every
-experience with an `rt.TangentLearner`. `SquaredError` is the loss to use with both, and
+strategy on corrected targets; `TangentStrategy` learns every experience with an
+`rt.TangentLearner`. `SquaredError` is the loss to use with both, and
 `mse_metrics` are metrics for regression, which Avalanche lacks.
 """
 
@@ -19,16 +19,17 @@ from retarget.integrations.agreement import (
     Problems,
     Shift,
     corrected,
-    description,
     made_by,
-    one_hot,
+    real_targets,
     require_maker,
     require_optimizer,
     require_passes,
     require_rate,
 )
 from retarget.integrations.gradients import GradientCheck
-from retarget.learners import Reduction
+from retarget.learners import Reduction, described_optimizer
+from retarget.networks.base import Corrector
+from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import evaluating
@@ -50,10 +51,10 @@ except ImportError as error:
     reason = "retarget.integrations.avalanche needs Avalanche"
     raise missing_extra(reason, error, "avalanche") from error
 
-__all__ = ["SquaredError", "Tangent", "TargetCorrectionPlugin", "mse_metrics"]
+__all__ = ["SquaredError", "TangentStrategy", "TargetCorrectionPlugin", "mse_metrics"]
 
 Batch = list[Tensor]  # inputs, labels or targets, and perhaps task labels
-Corrected = Iterator[tuple[Batch, Tensor]]  # a mini-batch, and the targets to train on
+CorrectedBatches = Iterator[tuple[Batch, Tensor]]  # a mini-batch, and the targets to train on
 LOGGED = {
     "shift": "TargetShift",
     "largest_target": "LargestTarget",
@@ -70,8 +71,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     So shuffling, random transforms and loader workers are allowed, and the correction stays exact;
     further epochs repeat the same mini-batches. Metrics still see the true labels.
 
-    A corrector with `memory=...` (the closed loop) corrects block by block while the strategy
-    trains, and only one block is in memory.
+    An `rt.ClosedLoopCorrector` corrects block by block while the strategy trains, and only one
+    block is in memory.
 
     The strategy's loggers get three numbers after every epoch: `TargetShift`, the root mean square
     of corrected minus true targets; `LargestTarget`; and `LinearizationError`, how far the network
@@ -90,9 +91,9 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             as `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
     """
 
-    def __init__(self, corrector: NetworkCorrector | Callable[..., NetworkCorrector]) -> None:
+    def __init__(self, corrector: Corrector | Callable[..., Corrector]) -> None:
         super().__init__()
-        self.corrector = corrector if isinstance(corrector, NetworkCorrector) else None
+        self.corrector = corrector if isinstance(corrector, Corrector) else None
         if self.corrector is None:
             require_maker(corrector)
         self._make: Any = corrector
@@ -121,13 +122,13 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             self._stop_checking()  # an experience that failed
             self._check = GradientCheck(corrector, strategy.optimizer)
             self._step = corrector.learner.steps(corrector.samples)
-        if corrector.memory is None:
-            self._drawn = list(drawn)
-            batches = self._all_at_once(strategy, corrector, again)
-        else:
+        if isinstance(corrector, ClosedLoopCorrector):
             batches = self._block_by_block(strategy, corrector, drawn)
             length *= 2 if corrector.replay else 1
-        strategy.dataloader = _CorrectedBatches(self, batches, length)
+        else:
+            self._drawn = list(drawn)
+            batches = self._all_at_once(strategy, corrector, again)
+        strategy.dataloader = _CorrectedLoader(self, batches, length)
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Compares the rate, and takes note of the gradients that the mini-batch should have."""
@@ -171,41 +172,55 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             self._check.close()
             self._check = None
 
-    def _checked(self, strategy: Any, X: Tensor) -> NetworkCorrector:
+    def _checked(self, strategy: Any, X: Tensor) -> Any:
         """Returns the corrector; raises if it does not describe what the strategy does."""
-        problems = _plain(strategy)
-        problems.refuse()  # of another kind of network the outputs are not known
-        loss, reduction = _loss_of(strategy._criterion, outputs(strategy.model, X[:1]).to(X))
-        size, optimizer = strategy.train_mb_size, strategy.optimizer
-        corrector = self.corrector
+        problems, optimizer, corrector = _plain(strategy), strategy.optimizer, self.corrector
+        size, found = strategy.train_mb_size, None
+        if not problems:  # of another kind of network the outputs are not known
+            like = outputs(strategy.model, X[:1]).to(X)
+            found = problems.check(_loss_of, strategy._criterion, like)
+        loss, reduction = found or (None, "mean")
         if corrector is None:
-            learner = description(optimizer, size, reduction)
-            corrector = made_by(self._make, strategy.model, learner, optimizer)
-        described = corrector.learner
-        problems.add(
-            {
-                f"the corrector's learner has batch_size={described.batch_size} and "
-                f"reduction={described.reduction!r}, but the strategy has train_mb_size={size} and "
+            described = problems.check(described_optimizer, optimizer, size, reduction)
+            if described is not None:
+                given = self._make, strategy.model, described[0], optimizer
+                corrector = problems.check(made_by, *given)
+        if corrector is not None:
+            self._compare(problems, strategy, corrector)
+        if corrector is not None and found is not None:
+            learner = corrector.learner
+            problems.add(
+                learner.batch_size != size or (size > 1 and learner.reduction != reduction),
+                f"the corrector's learner has batch_size={learner.batch_size} and "
+                f"reduction={learner.reduction!r}, but the strategy has train_mb_size={size} and "
                 f"a criterion that is the {reduction} over a mini-batch; give a function such as "
-                "functools.partial(rt.NetworkCorrector, ...) instead of a corrector": (
-                    described.batch_size != size or (size > 1 and described.reduction != reduction)
-                ),
+                "functools.partial(rt.NetworkCorrector, ...) instead of a corrector",
+            )
+            problems.add(
+                corrector.loss != loss,
                 f"the corrector's loss is {corrector.loss!r}, but the strategy's criterion is "
                 f"{loss!r}; use SquaredError() for 'squared', CrossEntropyLoss() for "
-                "'cross-entropy'": corrector.loss != loss,
-                "the corrector is of another network than the strategy's; make it from "
-                "strategy.model": corrector.module is not strategy.model,
-            }
-        )
-        if corrector.module is strategy.model:
-            problems.check(require_optimizer, optimizer, corrector)
-        if corrector.memory is not None or not isinstance(described.lr, float):
-            problems.check(require_passes, corrector, strategy.train_epochs)
+                "'cross-entropy'",
+            )
         problems.refuse()
         self.corrector = corrector
         return corrector
 
-    def _all_at_once(self, strategy: Any, corrector: NetworkCorrector, again: bool) -> Corrected:
+    def _compare(self, problems: Problems, strategy: Any, corrector: Corrector) -> None:
+        """Adds what differs between the strategy and the corrector, whatever the criterion."""
+        problems.add(
+            corrector.module is not strategy.model,
+            "the corrector is of another network than the strategy's; make it from strategy.model",
+        )
+        if corrector.module is strategy.model:
+            problems.check(require_optimizer, strategy.optimizer, corrector)
+        closed = isinstance(corrector, ClosedLoopCorrector)
+        if closed or not isinstance(corrector.learner.lr, float):
+            problems.check(require_passes, corrector, strategy.train_epochs)
+
+    def _all_at_once(
+        self, strategy: Any, corrector: NetworkCorrector, again: bool
+    ) -> CorrectedBatches:
         """Yields mini-batches of the open loop, corrected when training begins."""
         X = torch.cat([batch[0] for batch in self._drawn])
         Y = _true(strategy, torch.cat([batch[1] for batch in self._drawn]), X)
@@ -219,8 +234,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         return iter([(list(b), z) for b, z in zip(self._drawn, Z.split(sizes), strict=True)])
 
     def _block_by_block(
-        self, strategy: Any, corrector: NetworkCorrector, drawn: Iterator[Batch]
-    ) -> Corrected:
+        self, strategy: Any, corrector: ClosedLoopCorrector, drawn: Iterator[Batch]
+    ) -> CorrectedBatches:
         """Yields mini-batches of the closed loop; corrects a block after training on the last."""
         size = corrector.learner.batch_size
         while block := list(itertools.islice(drawn, corrector.block_size // size)):
@@ -234,7 +249,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
                 yield batch, wanted
 
 
-class Tangent(SupervisedTemplate):
+class TangentStrategy(SupervisedTemplate):
     """Trains the network on the first experience, and then learns all of them without forgetting.
 
     The first session is plain training with the optimizer and the criterion. From then on the
@@ -372,10 +387,12 @@ def mse_metrics(
     return [MeanSquaredError(each) for each, chosen in wanted.items() if chosen]  # type: ignore[arg-type]
 
 
-class _CorrectedBatches:
+class _CorrectedLoader:
     """Replaces the strategy's loader, and tells the plugin the targets of each mini-batch."""
 
-    def __init__(self, plugin: TargetCorrectionPlugin, batches: Corrected, length: int) -> None:
+    def __init__(
+        self, plugin: TargetCorrectionPlugin, batches: CorrectedBatches, length: int
+    ) -> None:
         self._plugin, self._batches, self._length = plugin, batches, length
 
     def __len__(self) -> int:  # progress bars ask for it
@@ -389,7 +406,7 @@ class _CorrectedBatches:
 
 def _as_rows(labels: Tensor, c: int) -> Tensor:
     """Returns true targets (n, c): one-hot rows of labels, or the targets themselves."""
-    rows = labels if labels.ndim > 1 else one_hot(labels, c)
+    rows = labels if labels.ndim > 1 else real_targets(labels, c)
     return rows.reshape(len(labels), -1)
 
 
@@ -472,18 +489,29 @@ def _plain(strategy: Any) -> Problems:
     several = is_multi_task_module(model)
     growing = [type(part).__name__ for part in model.modules() if isinstance(part, DynamicModule)]
     problems.add(
-        {
-            "training is distributed, and each process would see only a part of the stream; train "
-            "in one process": DistributedHelper.is_distributed,
-            "autocast is on, and half precision rounds away the correction of the targets; train "
-            "without it": torch.is_autocast_enabled(strategy.device.type),
-            f"the model is a {type(model).__name__}, which takes task labels; expected a "
-            "network of the inputs alone": several,
-            f"the model has a {', '.join(growing)}, whose outputs grow with the classes, but "
-            "targets need all outputs from the beginning; use a torch.nn.Linear with one output "
-            "for each class of the whole stream": bool(growing) and not several,
-            "GDumbPlugin trains on the samples that it stores instead of those of the experience; "
-            "leave it out": any(isinstance(each, GDumbPlugin) for each in strategy.plugins),
-        }
+        DistributedHelper.is_distributed,
+        "training is distributed, and each process would see only a part of the stream; train "
+        "in one process",
+    )
+    problems.add(
+        torch.is_autocast_enabled(strategy.device.type),
+        "autocast is on, and half precision rounds away the correction of the targets; train "
+        "without it",
+    )
+    problems.add(
+        several,
+        f"the model is a {type(model).__name__}, which takes task labels; expected a network of "
+        "the inputs alone",
+    )
+    problems.add(
+        growing and not several,
+        f"the model has a {', '.join(growing)}, whose outputs grow with the classes, but targets "
+        "need all outputs from the beginning; use a torch.nn.Linear with one output for each class "
+        "of the whole stream",
+    )
+    problems.add(
+        any(isinstance(each, GDumbPlugin) for each in strategy.plugins),
+        "GDumbPlugin trains on the samples that it stores instead of those of the experience; "
+        "leave it out",
     )
     return problems

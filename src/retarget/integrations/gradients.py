@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
-from retarget.integrations.agreement import summed_loss
 from retarget.kernels.empirical.parameters import trained_parameters
-from retarget.networks.corrector import NetworkCorrector
+from retarget.networks.base import Corrector
 from retarget.samples import Samples, outputs_of
+from retarget.theory.losses import row_losses
 
 # Relative: float32 gradients have seven digits, and another loss differs by a factor or a term.
 TOLERANCE = 1e-3
@@ -35,7 +35,7 @@ class GradientCheck:
         optimizer: The optimizer whose steps are watched, until `close`.
     """
 
-    def __init__(self, corrector: NetworkCorrector, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, corrector: Corrector, optimizer: torch.optim.Optimizer) -> None:
         self._corrector, self._step = corrector, 0
         self._trained = trained_parameters(corrector.module, corrector.params)
         self._sums: list[Tensor] = []  # of the gradients of this step's samples so far
@@ -58,7 +58,7 @@ class GradientCheck:
         with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             outputs = outputs_of(module, samples, weights).flatten(1)
             targets = targets.to(outputs).reshape(outputs.shape)
-            loss = summed_loss(outputs, targets, self._corrector.loss)
+            loss = row_losses(outputs, targets, self._corrector.loss).sum()
             (errors,) = torch.autograd.grad(loss, outputs, retain_graph=True)
             found = torch.autograd.grad(outputs, leaves, errors, materialize_grads=True)
         digits = torch.finfo(outputs.dtype).eps * LAST_DIGITS

@@ -13,23 +13,22 @@ from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import (
-    DESCRIBED,
     Problems,
     Shift,
     corrected,
-    description,
     made_by,
-    one_hot,
     require_maker,
     require_parameters,
     require_passes,
-    summed_loss,
 )
 from retarget.integrations.gradients import GradientCheck
-from retarget.learners import SGD
+from retarget.learners import SGD, described_optimizer
+from retarget.networks.base import Corrector
+from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, join, output_of, take
+from retarget.theory.losses import one_hot, row_losses
 
 try:
     from transformers import Trainer, TrainerCallback, get_scheduler
@@ -39,7 +38,7 @@ except ImportError as error:
         "retarget.integrations.huggingface needs transformers and accelerate", error, "huggingface"
     ) from error
 
-__all__ = ["CorrectedTrainer"]
+__all__ = ["TargetCorrectionTrainer"]
 
 STATE_FILE = "corrector.safetensors"  # in a checkpoint's folder
 # The value that an argument must have for corrected targets to be right, and why.
@@ -57,7 +56,7 @@ EXPECTED = {
 CONSTANT = {"lr_scheduler_type": "constant", "warmup_steps": 0}
 
 
-class CorrectedTrainer(Trainer):
+class TargetCorrectionTrainer(Trainer):
     """A `Trainer` that trains on corrected targets, one task for each call of `train`.
 
     Set `train_dataset` to the next task and call `train()`; earlier tasks are then not forgotten,
@@ -91,13 +90,11 @@ class CorrectedTrainer(Trainer):
     # The loss below is divided by the number of samples in a step, over all its batches.
     loss_is_scaled_for_ga = True
 
-    def __init__(
-        self, *args: Any, corrector: Callable[..., NetworkCorrector], **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, corrector: Callable[..., Corrector], **kwargs: Any) -> None:
         require_maker(corrector)
         super().__init__(*args, **kwargs)
         self._make_corrector = corrector
-        self.corrector: NetworkCorrector | None = None
+        self.corrector: NetworkCorrector | ClosedLoopCorrector | None = None
         self._learner: SGD | None = None
         self._samples: Samples = None  # those of the present task, in the loader's order
         self._labels = self._targets = torch.empty(0)
@@ -122,7 +119,7 @@ class CorrectedTrainer(Trainer):
         if self._resumed is not None and not (self._resumed / STATE_FILE).is_file():
             raise InvalidInputError(
                 f"{self._resumed} holds no {STATE_FILE}; expected a checkpoint that a "
-                "CorrectedTrainer wrote"
+                "TargetCorrectionTrainer wrote"
             )
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -133,18 +130,18 @@ class CorrectedTrainer(Trainer):
         by_trainer = self.optimizer is None  # then its arguments decide
         optimizer, made = _plain(self.create_optimizer()), self.corrector
         instead = _other_optimizer(optimizer, args) if by_trainer else {}
-        learner = problems.check(_described, optimizer, batch, **instead)
+        described = problems.check(described_optimizer, optimizer, batch, "mean", **instead)
         if problems.check(self._read, self.get_train_dataloader()):
             problems.check(_require_no_noise, self.model, self._samples)
             steps = -(-len(self._labels) // batch) * int(args.num_train_epochs)
             problems.check(_rates, _trial_scheduler(args, steps), range(steps), **CONSTANT)
-        if made is None and learner is not None:
-            given = self._make_corrector, self.model, learner, optimizer
+        if made is None and described is not None:
+            given = self._make_corrector, self.model, described[0], optimizer
             made = problems.check(made_by, *given)
             if made is not None:
                 _add_corrector(problems, made, optimizer, args)
         problems.refuse()
-        self.corrector, self._learner = made, self._learner or learner
+        self.corrector, self._learner = made, self._learner or described[0]
 
     def compute_loss(
         self,
@@ -168,7 +165,7 @@ class CorrectedTrainer(Trainer):
         if not model.training:
             targets, share = true_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
         kind = "squared" if self.corrector is None else self.corrector.loss
-        loss = share * summed_loss(logits, targets.to(logits), kind)
+        loss = share * row_losses(logits, targets.to(logits), kind).sum()
         return (loss, result) if return_outputs else loss
 
     def _next_targets(self, inputs: dict[str, Any], size: int) -> tuple[Tensor, float]:
@@ -181,7 +178,8 @@ class CorrectedTrainer(Trainer):
                 "same samples in the same order, with the same padding and no random changes"
             )
         assert self.corrector is not None
-        if self.corrector.memory is not None and self._row % self.corrector.block_size == 0:
+        closed = isinstance(self.corrector, ClosedLoopCorrector)
+        if closed and self._row % self.corrector.block_size == 0:
             block = slice(self._row, self._row + self.corrector.block_size)
             with evaluating(self.model):
                 found = self.corrector.correct(take(self._samples, block), self._labels[block])
@@ -217,7 +215,8 @@ class CorrectedTrainer(Trainer):
         steps = self._learner.steps(n)
         self._row = 0
         self._resumed = None
-        if resumed is not None and self.state.global_step % steps:  # in the middle of this epoch
+        in_the_middle = resumed is not None and self.state.global_step % steps
+        if in_the_middle and isinstance(corrector, NetworkCorrector):
             self._row = self.state.global_step % steps * self._learner.batch_size
             self._targets = corrector.recorrect()
             return
@@ -226,15 +225,15 @@ class CorrectedTrainer(Trainer):
         self._rates += _rates(self.lr_scheduler, range(epoch * steps, (epoch + 1) * steps))
         constant = len(set(self._rates)) == 1
         corrector.learner = replace(self._learner, lr=self._rates[0] if constant else self._rates)
-        if corrector.memory is not None:
+        if isinstance(corrector, ClosedLoopCorrector):
             self._targets = torch.zeros_like(self._labels)  # filled block by block
-        elif epoch:
+            return
+        if epoch:
             self._targets = corrector.recorrect()
         else:
             given = self._samples, self._labels
             self._targets = corrected(corrector, _plain(self.optimizer), *given)
-        if corrector.memory is None:
-            self.log_targets()
+        self.log_targets()
 
     def log_targets(self) -> None:
         """Logs the shift, the largest target and, once known, the linearization error."""
@@ -268,10 +267,10 @@ class CorrectedTrainer(Trainer):
     def _restore(self, path: Path) -> None:
         assert self.corrector is not None
         made = self.corrector
-        if made.refresh != "task" or made.memory is not None:
+        if not isinstance(made, NetworkCorrector) or made.refresh != "task":
             raise InvalidInputError(
-                "only a corrector with refresh='task' and without memory can resume from a "
-                "checkpoint in the middle of a task; use one from the end of a task"
+                "only a NetworkCorrector with refresh='task' can resume from a checkpoint in the "
+                "middle of a task; use one from the end of a task"
             )
         self.corrector = NetworkCorrector.load(
             path, self.model, lambda *_, **__: made.kernel, device=self._labels.device
@@ -286,7 +285,7 @@ class CorrectedTrainer(Trainer):
 class _AtTheRightTime(TrainerCallback):
     """Calls the trainer when a task begins, an epoch begins, and a checkpoint is written."""
 
-    def __init__(self, trainer: CorrectedTrainer) -> None:
+    def __init__(self, trainer: TargetCorrectionTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -299,8 +298,7 @@ class _AtTheRightTime(TrainerCallback):
         self.trainer.begin_epoch(int(state.epoch or 0))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        corrector = self.trainer.corrector
-        if corrector is not None and corrector.memory is not None:
+        if isinstance(self.trainer.corrector, ClosedLoopCorrector):
             self.trainer.log_targets()  # not known before
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -316,7 +314,8 @@ def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
             reason = "label_smoothing_factor is for classes; expected whole numbers as labels"
             raise InvalidInputError(reason)
         return labels[:, None] if labels.ndim == 1 else labels
-    return (1 - smoothing) * one_hot(labels, outputs) + smoothing / outputs
+    rows: Tensor = (1 - smoothing) * one_hot(labels, outputs) + smoothing / outputs
+    return rows
 
 
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
@@ -329,22 +328,12 @@ def _same(given: Any, kept: Tensor) -> bool:
     return isinstance(given, Tensor) and given.shape == kept.shape and torch.equal(given, kept)
 
 
-def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
-    """Describes the trainer's optimizer as a learner."""
-    groups = [group for group in optimizer.param_groups if group["params"]]
-    decays = {float(group["lr"]) * float(group["weight_decay"] or 0.0) for group in groups}
-    if isinstance(optimizer, DESCRIBED) and len(decays) > 1:
-        raise InvalidInputError(
-            "lr * weight_decay differs between groups of parameters, as Trainer does not decay "
-            "biases and norms; expected no decay, or optimizers=(yours, None) with one decay"
-        )
-    return description(optimizer, batch, "mean")
-
-
 def _other_optimizer(optimizer: torch.optim.Optimizer, args: Any) -> dict[str, Any]:
     """Returns the arguments for an optimizer that can be described."""
-    known = {} if isinstance(optimizer, DESCRIBED) else {"optim": "sgd"}
-    return known | ({"weight_decay": 0.0} if args.weight_decay else {})
+    known = optimizer.__module__.startswith("torch.optim.")
+    return ({} if known else {"optim": "sgd"}) | (
+        {"weight_decay": 0.0} if args.weight_decay else {}
+    )
 
 
 def _trial_scheduler(args: Any, steps: int) -> Any:
@@ -355,26 +344,21 @@ def _trial_scheduler(args: Any, steps: int) -> Any:
     return get_scheduler(args.lr_scheduler_type, optimizer, warmup, steps, options)
 
 
-def _add_corrector(problems: Problems, made: NetworkCorrector, optimizer: Any, args: Any) -> None:
+def _add_corrector(problems: Problems, made: Corrector, optimizer: Any, args: Any) -> None:
     """Adds what a new corrector does not allow."""
     problems.check(require_parameters, optimizer, made)
-    if made.memory is None:
+    if not isinstance(made, ClosedLoopCorrector):
         return
     problems.check(require_passes, made, int(args.num_train_epochs), num_train_epochs=1)
     problems.add(
-        {
-            f"lr_scheduler_type is {str(args.lr_scheduler_type)!r}, but the closed loop "
-            "(memory=...) needs one rate": args.lr_scheduler_type != "constant"
-        },
+        args.lr_scheduler_type != "constant",
+        f"lr_scheduler_type is {str(args.lr_scheduler_type)!r}, but the closed loop needs one rate",
         lr_scheduler_type="constant",
     )
     problems.add(
-        {
-            f"replay is {made.replay}, but Trainer trains on the samples of train_dataset "
-            "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)": (
-                made.replay > 0
-            )
-        }
+        made.replay > 0,
+        f"replay is {made.replay}, but Trainer trains on the samples of train_dataset alone; leave "
+        "replay out, or write the loop yourself (examples/closed_loop.py)",
     )
 
 
@@ -401,30 +385,34 @@ def _wrong_arguments(trainer: Trainer) -> Problems:
     args, problems = trainer.args, Problems("TrainingArguments")
     for option, (expected, why) in EXPECTED.items():
         found = getattr(args, option)
-        problems.add({f"{option} is {found!r}, but {why}": found != expected}, **{option: expected})
+        problems.add(found != expected, f"{option} is {found!r}, but {why}", **{option: expected})
     epochs, names = args.num_train_epochs, trainer.label_names
     problems.add(
-        {f"num_train_epochs is {epochs}; expected a whole number": epochs != int(epochs)},
+        epochs != int(epochs),
+        f"num_train_epochs is {epochs}; expected a whole number",
         num_train_epochs=max(1, round(epochs)),
     )
     problems.add(
-        {f"label_names is {names}; expected ['labels']": names != ["labels"]},
-        label_names=["labels"],
+        names != ["labels"], f"label_names is {names}; expected ['labels']", label_names=["labels"]
     )
     problems.add(
-        {
-            "there are several processes or devices, and each would see another part of the "
-            "stream; use one (CUDA_VISIBLE_DEVICES=0)": args.world_size > 1 or args.n_gpu > 1,
-            "model_init makes a new network for every train(); give the model itself": (
-                trainer.model_init is not None
-            ),
-            "compute_loss_func is given, but targets are corrected for the corrector's loss; leave "
-            "it out": trainer.compute_loss_func is not None,
-            "a scheduler is given, which does not start again with each task; set "
-            "lr_scheduler_type, and give optimizers=(yours, None)": (
-                trainer.lr_scheduler is not None and not trainer._created_lr_scheduler
-            ),
-        }
+        args.world_size > 1 or args.n_gpu > 1,
+        "there are several processes or devices, and each would see another part of the stream; "
+        "use one (CUDA_VISIBLE_DEVICES=0)",
+    )
+    problems.add(
+        trainer.model_init is not None,
+        "model_init makes a new network for every train(); give the model itself",
+    )
+    problems.add(
+        trainer.compute_loss_func is not None,
+        "compute_loss_func is given, but targets are corrected for the corrector's loss; leave it "
+        "out",
+    )
+    problems.add(
+        trainer.lr_scheduler is not None and not trainer._created_lr_scheduler,
+        "a scheduler is given, which does not start again with each task; set lr_scheduler_type, "
+        "and give optimizers=(yours, None)",
     )
     return problems
 

@@ -15,22 +15,23 @@ from torch import Tensor
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
 from retarget.integrations.agreement import (
+    HalfSquaredError,
     Shift,
     corrected,
-    half_squared_error,
     made_by,
     next_block,
     on_device_of,
-    refuse,
     require_maker,
     require_rate,
     true_targets,
 )
 from retarget.integrations.gradients import GradientCheck
+from retarget.networks.base import Corrector
+from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.samples import evaluating, join, mapped, named_leaves, take
 from retarget.state_files import checksum
-from retarget.streaming import tangent
+from retarget.streaming.tangent import TangentLearner
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -42,23 +43,23 @@ except ImportError as error:
 from retarget.integrations.lightning_trainer import (
     Places,
     described,
+    plain_fit,
     require_batches,
     require_exact_training,
-    require_plain_fit,
 )
 
-__all__ = ["TangentLearner", "TargetCorrection"]
+__all__ = ["TangentModule", "TargetCorrectionCallback"]
 
 
-class TargetCorrection(Callback):
+class TargetCorrectionCallback(Callback):
     """Trains a `LightningModule` on corrected targets, without changes to the module or Trainer.
 
     Every `Trainer.fit` is one task. When it starts, the callback reads the training loader once,
     computes the corrected targets of all samples, and then puts them into the batches that
     `training_step` receives: (x, z) instead of (x, y). Use the same callback object for all tasks.
 
-    With a closed-loop corrector (`memory=...`) nothing is computed beforehand. Every batch is a
-    block and one training step: the callback corrects it when it arrives, and if the corrector
+    With an `rt.ClosedLoopCorrector` nothing is computed beforehand. Every batch is a block and one
+    training step: the callback corrects it when it arrives, and if the corrector
     stores samples (`replay=...`), appends as many of them to the batch.
 
     The loss in `training_step` must be the corrector's: half the squared error, summed over the
@@ -77,11 +78,11 @@ class TargetCorrection(Callback):
     at whose end the checkpoint was written.
 
     Args:
-        corrector: A `NetworkCorrector`, or a function that makes one at the start of the first task
-            from the `LightningModule`, an `rt.SGD` that describes the optimizer and the loader's
-            batches (with the mean over a mini-batch) and, for Adam, AdamW, RMSprop and several
-            rates, `preconditioner=`, such as `functools.partial(rt.NetworkCorrector, gamma=30.0,
-            block_size=20)`.
+        corrector: An `rt.NetworkCorrector` or `rt.ClosedLoopCorrector`, or a function that makes
+            one at the start of the first task from the `LightningModule`, an `rt.SGD` that
+            describes the optimizer and the loader's batches (with the mean over a mini-batch) and,
+            for Adam, AdamW, RMSprop and several rates, `preconditioner=`, such as
+            `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
         inputs: The position or key of the inputs in a batch, or several of them; None for the first
             entry of a list or tuple, and for everything but the targets in a dict.
         targets: The position or key of the targets: real numbers, or class labels (n,).
@@ -92,19 +93,19 @@ class TargetCorrection(Callback):
 
     def __init__(
         self,
-        corrector: NetworkCorrector | Function[..., NetworkCorrector],
+        corrector: Corrector | Function[..., Corrector],
         *,
         inputs: int | str | Sequence[int | str] | None = None,
         targets: int | str = 1,
     ) -> None:
-        self.corrector = corrector if isinstance(corrector, NetworkCorrector) else None
+        self.corrector = corrector if isinstance(corrector, Corrector) else None
         if self.corrector is None:
             require_maker(corrector)
         self._make: Any = corrector
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
         self._left = 0  # remaining batches of the present task
-        self._task: _Task | None = None  # None in the closed loop
+        self._task: _CorrectedTask | None = None  # None in the closed loop
         self._check: GradientCheck | None = None
         self._unwrap: Function[[], None] = lambda: None
 
@@ -113,8 +114,8 @@ class TargetCorrection(Callback):
         corrector = self._ready(trainer, pl_module)
         epochs = require_exact_training(trainer, pl_module, corrector)
         self._task, self._left = None, 0
-        if corrector.memory is None:
-            self._task = _Task(trainer, corrector, self._places)
+        if isinstance(corrector, NetworkCorrector):
+            self._task = _CorrectedTask(trainer, corrector, self._places)
             self._left = epochs * len(self._task.batches)
         self._check = GradientCheck(corrector, trainer.optimizers[0])
         self._unwrap = _wrapped(pl_module, self._training_step)
@@ -154,7 +155,7 @@ class TargetCorrection(Callback):
             )
         self._loaded = state_dict or None
 
-    def _ready(self, trainer: Trainer, module: LightningModule) -> NetworkCorrector:
+    def _ready(self, trainer: Trainer, module: LightningModule) -> Corrector:
         """Returns the corrector, made or restored if necessary."""
         if self._left:
             raise InvalidInputError(
@@ -176,12 +177,12 @@ class TargetCorrection(Callback):
     ) -> Any:
         """Calls the user's training step on the corrected batch."""
         corrector, optimizer = self.corrector, module.trainer.optimizers[0]
-        assert corrector is not None
         assert self._check is not None
         samples, targets = self._places.split(batch)
         if self._task is not None:
             Z = self._task.corrected(samples, targets)
-        else:  # closed loop: a batch is a block
+        else:  # a batch is a block
+            assert isinstance(corrector, ClosedLoopCorrector)
             true = true_targets(corrector.module, samples, targets)
             samples, Z = next_block(corrector, optimizer, samples, true)
             found = Shift().add(Z[: len(true)], true).found(corrector)
@@ -198,7 +199,7 @@ class TargetCorrection(Callback):
         return result
 
 
-class _Task:
+class _CorrectedTask:
     """The corrected targets of a whole loader, for all epochs of a fit.
 
     Attributes:
@@ -289,7 +290,7 @@ def _wrapped(module: LightningModule, around: Function[..., Any]) -> Function[[]
     return restore
 
 
-class TangentLearner(LightningModule):
+class TangentModule(LightningModule):
     """An `rt.TangentLearner` as a `LightningModule`, for `fit`, `validate`, `test` and `predict`.
 
     It learns every training batch exactly and once, without an optimizer, in any order, and keeps
@@ -311,14 +312,14 @@ class TangentLearner(LightningModule):
 
     def __init__(
         self,
-        learner: tangent.TangentLearner,
+        learner: TangentLearner,
         *,
         classes: int | None = None,
         inputs: int | str | Sequence[int | str] | None = None,
         targets: int | str = 1,
     ) -> None:
         super().__init__()
-        if not isinstance(learner, tangent.TangentLearner):
+        if not isinstance(learner, TangentLearner):
             raise InvalidTypeError(f"learner is {learner!r}; expected an rt.TangentLearner")
         self.learner, self.classes = learner, classes
         self._places = Places(inputs, targets)
@@ -330,14 +331,14 @@ class TangentLearner(LightningModule):
 
     def on_train_start(self) -> None:
         """Raises if samples would be learned twice, or in low precision."""
-        require_plain_fit(self.trainer)
-        epochs, done = self.trainer.max_epochs, self.trainer.current_epoch
-        refuse(
-            {
-                f"max_epochs is {epochs} at epoch {done}; expected one more epoch: each sample is "
-                "learned exactly, and once": epochs - done != 1
-            }
+        problems, done = plain_fit(self.trainer), self.trainer.current_epoch
+        problems.add(
+            self.trainer.max_epochs - done != 1,
+            f"max_epochs is {self.trainer.max_epochs} at epoch {done}; expected one more epoch: "
+            "each sample is learned exactly, and once",
+            max_epochs=done + 1,
         )
+        problems.refuse()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Learns a batch."""
@@ -380,7 +381,7 @@ class TangentLearner(LightningModule):
         samples, targets = self._places.split(batch)
         predicted = self(samples)
         true = self._real(samples, targets).to(predicted)
-        found = {f"{stage}_loss": half_squared_error(predicted, true, "mean")}
+        found = {f"{stage}_loss": HalfSquaredError()(predicted, true)}
         if not targets.is_floating_point():
             found[f"{stage}_accuracy"] = (predicted.argmax(1) == targets).double().mean()
         self.log_dict(found, batch_size=len(targets), on_step=False, on_epoch=True)

@@ -18,13 +18,13 @@ from torch import Tensor
 from retarget.errors import InvalidInputError
 from retarget.integrations.agreement import (
     Problems,
-    description,
-    refuse,
     require_optimizer,
     require_order,
     require_passes,
 )
-from retarget.learners import SGD
+from retarget.learners import SGD, described_optimizer
+from retarget.networks.base import Corrector
+from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 
 FULL_PRECISION = ("32-true", "64-true")
@@ -35,27 +35,19 @@ def plain_fit(trainer: Trainer) -> Problems:
     """Returns what is wrong with the devices and the precision."""
     problems = Problems("Trainer")
     problems.add(
-        {
-            f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} "
-            "processes; expected one device": trainer.world_size != 1
-            or not isinstance(trainer.strategy, SingleDeviceStrategy)
-        },
+        trainer.world_size != 1 or not isinstance(trainer.strategy, SingleDeviceStrategy),
+        f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} processes; "
+        "expected one device",
         devices=1,
         strategy="auto",
     )
     problems.add(
-        {
-            f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
-            f"digits; expected one of {FULL_PRECISION}": trainer.precision not in FULL_PRECISION
-        },
+        trainer.precision not in FULL_PRECISION,
+        f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
+        f"digits; expected one of {FULL_PRECISION}",
         precision=FULL_PRECISION[0],
     )
     return problems
-
-
-def require_plain_fit(trainer: Trainer) -> None:
-    """Raises for several devices, or low precision."""
-    plain_fit(trainer).refuse()
 
 
 def only_optimizer(trainer: Trainer) -> torch.optim.Optimizer:
@@ -75,12 +67,10 @@ def described(trainer: Trainer, places: "Places") -> SGD:
         with isolate_rng():
             size = len(places.split(next(iter(trainer.train_dataloader)))[1])
     batch_size = size * trainer.accumulate_grad_batches
-    return description(only_optimizer(trainer), batch_size, "mean")
+    return described_optimizer(only_optimizer(trainer), batch_size, "mean")[0]
 
 
-def require_exact_training(
-    trainer: Trainer, module: LightningModule, corrector: NetworkCorrector
-) -> int:
+def require_exact_training(trainer: Trainer, module: LightningModule, corrector: Corrector) -> int:
     """Raises if the Trainer trains differently from the corrector's learner; returns epochs."""
     problems = plain_fit(trainer)
     loader, epochs = trainer.train_dataloader, trainer.max_epochs - trainer.current_epoch
@@ -88,53 +78,53 @@ def require_exact_training(
     own = [hook for hook in hooks if is_overridden(hook, module)]
     callbacks = [type(each).__name__ for each in trainer.callbacks if isinstance(each, OTHER_STEPS)]
     problems.add(
-        {
-            f"gradient_clip_val is {trainer.gradient_clip_val}, but targets are for steps that are "
-            "not clipped; raise the corrector's gamma, ridge or damping if steps are too long": (
-                trainer.gradient_clip_val is not None
-            )
-        },
+        trainer.gradient_clip_val is not None,
+        f"gradient_clip_val is {trainer.gradient_clip_val}, but targets are for steps that are "
+        "not clipped; raise the corrector's gamma, ridge or damping if steps are too long",
         gradient_clip_val=None,
     )
     problems.add(
-        {
-            "the module has automatic_optimization=False, whose steps no learner describes; "
-            "expected automatic optimization": not module.automatic_optimization,
-            f"the module has its own {', '.join(own)}, whose steps no learner describes; expected "
-            "Lightning's": bool(own),
-            f"the Trainer has a {', '.join(callbacks)}, whose steps no learner describes; leave it "
-            "out": bool(callbacks),
-            "there are several training loaders; expected one, which gives batches": isinstance(
-                loader, list | tuple | dict
-            ),
-        }
+        not module.automatic_optimization,
+        "the module has automatic_optimization=False, whose steps no learner describes; expected "
+        "automatic optimization",
+    )
+    problems.add(
+        own,
+        f"the module has its own {', '.join(own)}, whose steps no learner describes; expected "
+        "Lightning's",
+    )
+    problems.add(
+        callbacks,
+        f"the Trainer has a {', '.join(callbacks)}, whose steps no learner describes; leave it out",
+    )
+    problems.add(
+        isinstance(loader, list | tuple | dict),
+        "there are several training loaders; expected one, which gives batches",
     )
     optimizer = problems.check(only_optimizer, trainer)
     if optimizer is not None:
         problems.check(require_optimizer, optimizer, corrector)
     problems.check(require_passes, corrector, epochs, max_epochs=trainer.current_epoch + 1)
-    if corrector.memory is None:
+    if isinstance(corrector, ClosedLoopCorrector):
+        _add_closed_loop(problems, trainer, corrector)
+    else:
         problems.check(require_order, loader)
         _add_open_loop(problems, trainer, epochs)
-    else:
-        _add_closed_loop(problems, trainer, corrector)
     problems.refuse()
     return int(epochs)
 
 
-def _add_closed_loop(problems: Problems, trainer: Trainer, corrector: NetworkCorrector) -> None:
+def _add_closed_loop(problems: Problems, trainer: Trainer, corrector: ClosedLoopCorrector) -> None:
     accumulated = trainer.accumulate_grad_batches
     problems.add(
-        {
-            "the corrector's learner has a schedule, which this callback does not follow in the "
-            "closed loop; use one rate": not isinstance(corrector.learner.lr, float)
-        }
+        not isinstance(corrector.learner.lr, float),
+        "the corrector's learner has a schedule, which this callback does not follow in the closed "
+        "loop; use one rate",
     )
     problems.add(
-        {
-            f"accumulate_grad_batches is {accumulated}, but in the closed loop every batch is a "
-            "block that is trained on before the next; use larger batches": accumulated != 1
-        },
+        accumulated != 1,
+        f"accumulate_grad_batches is {accumulated}, but in the closed loop every batch is a block "
+        "that is trained on before the next; use larger batches",
         accumulate_grad_batches=1,
     )
 
@@ -143,41 +133,41 @@ def _add_open_loop(problems: Problems, trainer: Trainer, epochs: int) -> None:
     loader, accumulated = trainer.train_dataloader, trainer.accumulate_grad_batches
     steps = epochs * -(-int(min(trainer.num_training_batches, 2**62)) // accumulated)
     problems.add(
-        {
-            f"the training loader is a {type(loader).__name__}, which can be read only once; "
-            "pass one that can be read again, such as a DataLoader": isinstance(loader, Iterator)
-        }
+        isinstance(loader, Iterator),
+        f"the training loader is a {type(loader).__name__}, which can be read only once; pass one "
+        "that can be read again, such as a DataLoader",
     )
     problems.add(
-        {
-            f"max_steps is {trainer.max_steps}, but the corrector counts on all of the loader's "
-            f"{steps} steps; use limit_train_batches instead": trainer.max_steps != -1
-            and trainer.global_step + steps > trainer.max_steps
-        },
+        trainer.max_steps != -1 and trainer.global_step + steps > trainer.max_steps,
+        f"max_steps is {trainer.max_steps}, but the corrector counts on all of the loader's "
+        f"{steps} steps; use limit_train_batches instead",
         max_steps=-1,
     )
 
 
 def require_batches(sizes: list[int], trainer: Trainer, corrector: NetworkCorrector) -> None:
     """Raises if the mini-batches are not those of the learner."""
-    accumulated, learner = trainer.accumulate_grad_batches, corrector.learner
+    accumulated, learner, problems = trainer.accumulate_grad_batches, corrector.learner, Problems()
     if not sizes:
         raise InvalidInputError("the training loader gives no batch; expected at least one")
     full = all(accumulated * size == learner.batch_size for size in sizes[:-1])
-    refuse(
-        {
-            f"the loader gives batches of {max(sizes)}, {accumulated} to a step, but the "
-            f"corrector's learner has batch_size={learner.batch_size}; expected the same": not full
-            or accumulated * sizes[-1] > learner.batch_size,
-            "the learner has reduction='sum', but with accumulate_grad_batches Lightning divides "
-            "every loss by their number; expected the mean over the mini-batch": accumulated > 1
-            and learner.reduction == "sum",
-            f"the loader gives {len(sizes)} batches, the last of {sizes[-1]}, which do not fill "
-            f"steps of {accumulated} batches of {sizes[0]}; expected a multiple: use "
-            "drop_last=True, or accumulate_grad_batches=1": accumulated > 1
-            and (len(sizes) % accumulated > 0 or sizes[-1] != sizes[0]),
-        }
+    problems.add(
+        not full or accumulated * sizes[-1] > learner.batch_size,
+        f"the loader gives batches of {max(sizes)}, {accumulated} to a step, but the corrector's "
+        f"learner has batch_size={learner.batch_size}; expected the same",
     )
+    problems.add(
+        accumulated > 1 and learner.reduction == "sum",
+        "the learner has reduction='sum', but with accumulate_grad_batches Lightning divides every "
+        "loss by their number; expected the mean over the mini-batch",
+    )
+    problems.add(
+        accumulated > 1 and (len(sizes) % accumulated > 0 or sizes[-1] != sizes[0]),
+        f"the loader gives {len(sizes)} batches, the last of {sizes[-1]}, which do not fill steps "
+        f"of {accumulated} batches of {sizes[0]}; expected a multiple: use drop_last=True, or "
+        "accumulate_grad_batches=1",
+    )
+    problems.refuse()
 
 
 class Places:

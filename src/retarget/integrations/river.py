@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
-from retarget.integrations.river_adaptive import AdaptiveRidge, Choice
+from retarget.integrations.river_adaptive import AdaptiveRidge, Candidates
 from retarget.integrations.river_named import NamedFeatures
 from retarget.kernels import Features, Linear
 from retarget.learners import SGD
@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise missing_extra("retarget.integrations.river needs river", error, "river") from error
 
-__all__ = ["StreamingRidge", "StreamingRidgeClassifier", "TargetCorrection"]
+__all__ = ["StreamingRidgeClassifier", "StreamingRidgeRegressor", "TargetCorrectionRegressor"]
 
 # The value that means no clipping in river.linear_model.
 NO_CLIPPING = 1e12
@@ -37,16 +37,16 @@ class RidgeOnNames(base.Estimator):
 
     def __init__(
         self,
-        features: Any = "linear",
-        gamma: Choice = "auto",
-        discount: Choice = "auto",
-        memory: int = 256,
+        kernel: Any = "linear",
+        gamma: Candidates = "auto",
+        discount: Candidates = "auto",
+        features: int = 256,
         max_features: int = 1024,
         seed: int = 0,
     ) -> None:
-        self.features, self.gamma, self.discount = features, gamma, discount
-        self.memory, self.max_features, self.seed = memory, max_features, seed
-        self._named = NamedFeatures(features, memory, max_features, seed)
+        self.kernel, self.gamma, self.discount = kernel, gamma, discount
+        self.features, self.max_features, self.seed = features, max_features, seed
+        self._named = NamedFeatures(kernel, features, max_features, seed)
         self._learner = AdaptiveRidge(gamma, discount)
 
     @property
@@ -65,7 +65,7 @@ class RidgeOnNames(base.Estimator):
         return self._learner.predict(phi)
 
 
-class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
+class StreamingRidgeRegressor(RidgeOnNames, base.MiniBatchRegressor):
     r"""Ridge regression that is exact after every sample, and can follow drift.
 
     After every sample the model is the ridge solution on all samples so far (with discount 1), or
@@ -78,20 +78,20 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
     $2 m^2$ multiplications a sample and keeps $m^2$ numbers.
 
     Args:
-        features: `"linear"` for a linear model; `"rbf"` for random features of the Gaussian kernel,
+        kernel: `"linear"` for a linear model; `"rbf"` for random features of the Gaussian kernel,
             whose width is the root of the number of features in the first sample; or
             `rt.RBF(width)` to choose the width.
         gamma: Ridge, above 0; several to choose from; or `"auto"` for 1 and 0.1.
         discount: Correlation of the weights between samples, above 0 and at most 1: use 1 if
             nothing drifts, 0.99 to remember about 100 samples. Several to choose from; or `"auto"`
             for 1 and 0.99.
-        memory: Number of random features.
+        features: Number of random features.
         max_features: The maximum number of named features; more raise an error.
         seed: Seed of the random features.
 
     Example:
-        >>> from retarget.integrations.river import StreamingRidge
-        >>> model = StreamingRidge(gamma=1e-6)
+        >>> from retarget.integrations.river import StreamingRidgeRegressor
+        >>> model = StreamingRidgeRegressor(gamma=1e-6)
         >>> for size in range(5):
         ...     model.learn_one({"size": size}, 30 + 2 * size)
         >>> round(model.predict_one({"size": 10}), 2)
@@ -124,13 +124,13 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
     outputs; they rank the classes, but are not calibrated. A class may first appear at any time:
     its target was 0 for all earlier samples.
 
-    Arguments, costs and the choice of ridge and discount are those of `StreamingRidge`.
+    Arguments, costs and the choice of ridge and discount are those of `StreamingRidgeRegressor`.
 
     Args:
-        features: `"linear"`, `"rbf"` or `rt.RBF(width)`.
+        kernel: `"linear"`, `"rbf"` or `rt.RBF(width)`.
         gamma: Ridge, or several to choose from, or `"auto"`.
         discount: Discount, or several to choose from, or `"auto"`.
-        memory: Number of random features.
+        features: Number of random features.
         max_features: The maximum number of named features.
         seed: Seed of the random features.
 
@@ -145,14 +145,14 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
 
     def __init__(
         self,
-        features: Any = "linear",
-        gamma: Choice = "auto",
-        discount: Choice = "auto",
-        memory: int = 256,
+        kernel: Any = "linear",
+        gamma: Candidates = "auto",
+        discount: Candidates = "auto",
+        features: int = 256,
         max_features: int = 1024,
         seed: int = 0,
     ) -> None:
-        super().__init__(features, gamma, discount, memory, max_features, seed)
+        super().__init__(kernel, gamma, discount, features, max_features, seed)
         self._places: dict[Hashable, int] = {}  # the output of each class
 
     @property
@@ -195,7 +195,7 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         return dataframe.to_native_series(labels, name=None, like=frame[: len(labels)])
 
 
-class TargetCorrection(base.Wrapper, base.Regressor):
+class TargetCorrectionRegressor(base.Wrapper, base.Regressor):
     """Trains a linear model on corrected targets, so that it learns what offline training would.
 
     It collects samples until a block is full, corrects their targets together
@@ -228,8 +228,8 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
         >>> import functools, retarget as rt
         >>> from river import linear_model, optim
-        >>> from retarget.integrations.river import TargetCorrection
-        >>> model = TargetCorrection(
+        >>> from retarget.integrations.river import TargetCorrectionRegressor
+        >>> model = TargetCorrectionRegressor(
         ...     linear_model.LinearRegression(optim.SGD(0.1), intercept_lr=0.0),
         ...     functools.partial(rt.TargetCorrector, gamma=1.0, block_size=2),
         ... )
@@ -353,8 +353,8 @@ def _described(model: Any) -> tuple[Linear | Features, SGD]:
     """
     if isinstance(model, compose.Pipeline):
         raise InvalidTypeError(
-            "model is a pipeline; put its transformers before TargetCorrection instead: "
-            "StandardScaler() | TargetCorrection(LinearRegression(), ...)"
+            "model is a pipeline; put its transformers before TargetCorrectionRegressor instead: "
+            "StandardScaler() | TargetCorrectionRegressor(LinearRegression(), ...)"
         )
     instead = (
         "; expected a linear_model.LinearRegression with optim.SGD at a constant rate, "

@@ -23,14 +23,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg.blas import dsymv, dsyr
 from threadpoolctl import ThreadpoolController
 
-from retarget.arrays import as_positive
+from retarget.arrays import as_positive, shallow
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.streaming.turns import Turn, in_turn
 
 # Candidates if only one of the two is "auto", and the pairs if both are: with drift the smaller
 # ridge, which lets the weights follow.
@@ -44,7 +45,7 @@ LEVEL = 1e4
 # P is kept as a number times a matrix, which is multiplied out when the number falls below this.
 LEAST_SCALE = 1e-3
 # One number, several to choose from, or "auto" for the default candidates.
-Choice = float | Sequence[float] | Literal["auto"]
+Candidates = float | Sequence[float] | Literal["auto"]
 
 
 class AdaptiveRidge:
@@ -73,63 +74,78 @@ class AdaptiveRidge:
         (array([25.]), 1.0)
     """
 
-    def __init__(self, gamma: Choice = "auto", discount: Choice = "auto") -> None:
+    def __init__(self, gamma: Candidates = "auto", discount: Candidates = "auto") -> None:
         gammas = _choices("gamma", gamma, GAMMAS)
         discounts = _choices("discount", discount, DISCOUNTS)
         both_open = isinstance(gamma, str) and isinstance(discount, str)
         pairs = PAIRS if both_open else tuple(product(gammas, discounts))
-        self._weights = np.zeros((len(pairs), 0, 1))  # (k, outputs, features)
-        self._covariances = [DriftingWeights(1, *pair) for pair in pairs]
-        self._errors = np.zeros(len(pairs))
-        self.samples = 0
+        self._pairs = pairs
+        self._learned = _SideBySide(
+            np.zeros((len(pairs), 0, 1)),
+            [DriftingWeights(1, *pair) for pair in pairs],
+            np.zeros(len(pairs)),
+            samples=0,
+        )
+        self._turn = Turn()
+
+    @property
+    def samples(self) -> int:
+        """Number of samples so far."""
+        return self._learned.samples
 
     @property
     def gamma(self) -> float:
         """The ridge in use."""
-        return self._covariances[self._errors.argmin()].gamma
+        return self._pairs[self._learned.errors.argmin()][0]
 
     @property
     def discount(self) -> float:
         """The discount in use."""
-        return self._covariances[self._errors.argmin()].discount
+        return self._pairs[self._learned.errors.argmin()][1]
 
+    @in_turn
     def learn(self, phi: np.ndarray, target: np.ndarray) -> None:
         """Learns a sample's features (m,) and targets (c,); new ones come after the known ones."""
-        self._grow(len(target), 1 + len(phi))
+        before = self._learned
+        old, covariances = before.weights, before.covariances
+        shape = len(old), len(target), 1 + len(phi)
+        if shape[1] < old.shape[1] or shape[2] < old.shape[2]:
+            raise InvalidInputError(
+                f"the sample has {len(phi)} features and {len(target)} targets; expected at least "
+                f"{old.shape[2] - 1} and {old.shape[1]}, as earlier samples have"
+            )
+        weights = np.zeros(shape)
+        weights[:, : old.shape[1], : old.shape[2]] = old
         phi = np.concatenate(([1.0], phi))
-        k, outputs, features = self._weights.shape
-        predicted = self._weights.reshape(-1, features) @ phi  # one product of a matrix
-        errors = target - predicted.reshape(k, outputs)
-        self._errors *= FORGET
-        self._errors += np.square(errors).sum(axis=1)
+        predicted = weights.reshape(-1, len(phi)) @ phi  # one product of a matrix
+        errors = target - predicted.reshape(shape[:2])
         with one_thread():
-            gains = np.array([each.gain(phi) for each in self._covariances])
-        self._weights += errors[:, :, None] * gains[:, None, :]
-        for weights, each in zip(self._weights, self._covariances, strict=True):
-            if each.discount < 1:  # all weights but that of the constant fall
-                weights[:, 1:] *= each.discount
-        self.samples += 1
+            steps = [each.step(phi) for each in covariances]
+        for rows, wrong, (gain, after) in zip(weights, errors, steps, strict=True):
+            rows += wrong[:, None] * gain
+            if after.discount < 1:  # all weights but that of the constant fall
+                rows[:, 1:] *= after.discount
+        recent = FORGET * before.errors + np.square(errors).sum(axis=1)
+        # one assignment: whoever reads, or interrupts, finds the state before or after the sample
+        self._learned = _SideBySide(
+            weights, [after for _, after in steps], recent, before.samples + 1
+        )
 
     def predict(self, phi: np.ndarray) -> np.ndarray:
         """Returns (c,) or (n, c) outputs for features (m,) or (n, m); unknown ones are ignored."""
-        weights = self._weights[self._errors.argmin()]
+        learned = self._learned
+        weights = learned.weights[learned.errors.argmin()]
         outputs: np.ndarray = phi[..., : weights.shape[1] - 1] @ weights[:, 1:].T + weights[:, 0]
         return outputs
 
-    def _grow(self, outputs: int, features: int) -> None:
-        k, known_outputs, known_features = self._weights.shape
-        if outputs < known_outputs or features < known_features:
-            raise InvalidInputError(
-                f"the sample has {features - 1} features and {outputs} targets; expected at least "
-                f"{known_features - 1} and {known_outputs}, as earlier samples have"
-            )
-        if (outputs, features) == (known_outputs, known_features):
-            return
-        grown = np.zeros((k, outputs, features))
-        grown[:, :known_outputs, :known_features] = self._weights
-        self._weights = grown
-        for each in self._covariances:
-            each.grow(features)
+
+class _SideBySide(NamedTuple):
+    """What k regressions have learned; it is never changed."""
+
+    weights: np.ndarray  # (k, outputs, features)
+    covariances: "list[DriftingWeights]"
+    errors: np.ndarray  # (k,) recent squared errors
+    samples: int
 
 
 class DriftingWeights:
@@ -157,22 +173,26 @@ class DriftingWeights:
         full: np.ndarray = lower + np.tril(lower, -1).T
         return full
 
-    def gain(self, phi: np.ndarray) -> np.ndarray:
-        """Returns g (m,) for the next sample, then lets P drift; call it within `one_thread`."""
-        spread: np.ndarray = dsymv(self._scale, self._matrix, phi, lower=1)  # P phi
-        variance = float(phi @ spread)
-        if variance > 0:  # only rounding can make it negative: there is nothing left to learn here
-            total = self.gamma + variance
-            share = -1 / (total * self._scale)
-            self._matrix = dsyr(share, spread, lower=1, a=self._matrix, overwrite_a=1)
-            spread /= total
-        else:
-            spread = np.zeros_like(phi)
-        if self.discount < 1:
-            self._drift()
-        return spread
+    def step(self, phi: np.ndarray) -> tuple[np.ndarray, Self]:
+        """Returns g (m,) for a sample, and P after it; new features were 0 so far.
 
-    def grow(self, features: int) -> None:
+        Call it within `one_thread`.
+        """
+        after = shallow(self)
+        if len(phi) > len(self._matrix):
+            after._grow(len(phi))
+        spread: np.ndarray = dsymv(self._scale, after._matrix, phi, lower=1)  # P phi
+        variance = float(phi @ spread)
+        # only rounding can make it negative or zero: there is then nothing left to learn here
+        total, share = self.gamma + variance, 0.0
+        if variance > 0:
+            share = -1 / (total * self._scale)
+        after._matrix = dsyr(share, spread, lower=1, a=after._matrix)  # in a new array
+        if self.discount < 1:
+            after._drift()
+        return (spread / total if variance > 0 else np.zeros_like(phi)), after
+
+    def _grow(self, features: int) -> None:
         """Appends features that were 0 for all samples so far."""
         known = len(self._matrix)
         grown = np.eye(features, order="F") / self._scale

@@ -22,10 +22,10 @@ class NamedFeatures:
     hash of the name, so the order of the names does not matter.
 
     Args:
-        features: `"linear"` for the numbers themselves. An `rt.RBF` for random features of it,
+        kernel: `"linear"` for the numbers themselves. An `rt.RBF` for random features of it,
             together with the numbers divided by its width; `"rbf"` for one whose width is the
             square root of the number of names in the first sample.
-        memory: Number of random features; rounded up to an even number.
+        features: Number of random features; rounded up to an even number.
         most: The maximum number of names.
         seed: Seed of the random features.
 
@@ -38,14 +38,14 @@ class NamedFeatures:
     """
 
     def __init__(
-        self, features: Any = "linear", memory: int = 256, most: int = 1024, seed: int = 0
+        self, kernel: Any = "linear", features: int = 256, most: int = 1024, seed: int = 0
     ) -> None:
-        if not (isinstance(features, RBF) or features in ("linear", "rbf")):
-            raise InvalidInputError(f"features is {features!r}; expected 'linear', 'rbf' or rt.RBF")
+        if not (isinstance(kernel, RBF) or kernel in ("linear", "rbf")):
+            raise InvalidInputError(f"kernel is {kernel!r}; expected 'linear', 'rbf' or rt.RBF")
         self.most, self.seed = as_count("most", most), int(seed)
-        self._half = 0 if features == "linear" else -(-as_count("memory", memory) // 2)
-        self._width = features.width if isinstance(features, RBF) else None
-        self._scaled = features != "linear"
+        self._half = 0 if kernel == "linear" else -(-as_count("features", features) // 2)
+        self._width = kernel.width if isinstance(kernel, RBF) else None
+        self._scaled = kernel != "linear"
         self._places: dict[Hashable, int] = {}
         self._frequencies = np.zeros((0, self._half))
         # the last sample that was predicted, which is often the next one to be learned
@@ -58,8 +58,9 @@ class NamedFeatures:
 
     def meet(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
         """Returns the features (m,) of a sample, after adding a feature for each new name."""
-        if self._asked is not None and sample == self._asked[0]:
-            return self._asked[1]
+        asked = self._asked
+        if asked is not None and sample == asked[0]:
+            return asked[1]
         values = _numbers(sample)
         _require_moderate(sample, values)
         new = sample.keys() - self._places.keys()

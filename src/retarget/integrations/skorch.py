@@ -17,7 +17,6 @@ from retarget.integrations.agreement import (
     Problems,
     Shift,
     corrected,
-    description,
     made_by,
     next_block,
     on_device_of,
@@ -29,7 +28,9 @@ from retarget.integrations.agreement import (
     true_targets,
 )
 from retarget.integrations.gradients import GradientCheck
-from retarget.learners import Reduction
+from retarget.learners import Reduction, described_optimizer
+from retarget.networks.base import Corrector
+from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.samples import evaluating, join, take
 from retarget.theory.losses import nearest_distributions
@@ -42,12 +43,12 @@ try:
 except ImportError as error:
     raise missing_extra("retarget.integrations.skorch needs skorch", error, "skorch") from error
 
-__all__ = ["CorrectedClassifier", "CorrectedRegressor", "HalfSquaredError"]
+__all__ = ["HalfSquaredError", "TargetCorrectionClassifier", "TargetCorrectionRegressor"]
 
 OTHER_STEPS = AccelerateMixin, GradientNormClipping
 
 
-class _Task(Dataset[tuple[Any, Tensor]]):
+class _CorrectedTask(Dataset[tuple[Any, Tensor]]):
     """The samples of one `partial_fit`, in the iterator's order, with the targets to train on."""
 
     def __init__(self, samples: Any, true: Tensor, targets: Tensor) -> None:
@@ -74,7 +75,7 @@ class _Corrected:
         self,
         module: Any,
         *args: Any,
-        corrector: Callable[..., NetworkCorrector],
+        corrector: Callable[..., Corrector],
         criterion: Any = HalfSquaredError,
         max_epochs: int = 1,
         train_split: Any = None,
@@ -91,7 +92,7 @@ class _Corrected:
         self.corrector = corrector
 
     # State ends with an underscore, because skorch treats all other attributes as parameters.
-    corrector_: NetworkCorrector | None = None
+    corrector_: Corrector | None = None
     check_: GradientCheck | None = None
     saved_: tuple[dict[str, Any], dict[str, Tensor]] | None = None
     outputs_ = 0  # of the module, once known
@@ -119,7 +120,7 @@ class _Corrected:
         self.trained_ = self.wanted_ = 0
         self._stop_checking()
         self.check_ = GradientCheck(corrector, self.optimizer_)
-        if corrector.memory is not None:
+        if not isinstance(corrector, NetworkCorrector):
             return train, valid
         parts = [self._on_device(batch) for batch in iterator]
         samples = join([each for each, _ in parts])
@@ -127,15 +128,15 @@ class _Corrected:
         self.before_, self.outputs_ = corrector.samples, true.shape[1]
         targets = corrected(corrector, self.optimizer_, samples, true)
         self.wanted_ = self.max_epochs * len(parts)
-        return _Task(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
+        return _CorrectedTask(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
 
     def on_epoch_begin(
         self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any
     ) -> None:
         """Corrects the targets for a further epoch, and records the shift in the history."""
         super().on_epoch_begin(net, dataset_train, dataset_valid, **kwargs)  # type: ignore[misc]
-        if isinstance(dataset_train, _Task):
-            assert self.corrector_ is not None
+        if isinstance(dataset_train, _CorrectedTask):
+            assert isinstance(self.corrector_, NetworkCorrector)
             if dataset_train.epochs:
                 with evaluating(self.module_):
                     dataset_train.targets = self.corrector_.recorrect().cpu()
@@ -155,7 +156,7 @@ class _Corrected:
         assert corrector is not None
         assert self.check_ is not None
         learner = corrector.learner
-        if corrector.memory is not None:
+        if isinstance(corrector, ClosedLoopCorrector):
             batch = self._led(corrector, batch)
         else:
             step = self.before_ // learner.batch_size + self.trained_
@@ -180,7 +181,7 @@ class _Corrected:
             self.check_.close()
             self.check_ = None
 
-    def _ready(self, iterator: Any) -> NetworkCorrector:
+    def _ready(self, iterator: Any) -> Corrector:
         """Returns the corrector, made if necessary; raises if training does not match it."""
         problems = Problems(type(self).__name__)
         own = type(self).train_step is not NeuralNet.train_step  # type: ignore[attr-defined]
@@ -188,18 +189,23 @@ class _Corrected:
         other = [kind.__name__ for kind in OTHER_STEPS if any(isinstance(e, kind) for e in steps)]
         batches = isinstance(iterator, DataLoader) and type(iterator.batch_sampler) is BatchSampler
         problems.add(
-            {
-                "iterator_train is not a DataLoader with mini-batches of one size; expected "
-                "skorch's default, with any batch_size": not batches,
-                f"the net has a {', '.join(other)}, whose steps no learner describes; leave it "
-                "out": bool(other),
-                "the net has its own train_step, whose steps no learner describes; expected "
-                "skorch's, and a larger batch_size instead of accumulated gradients": own,
-                f"the call before ended after {self.trained_} of {self.wanted_} batches, but the "
-                "corrector counts all of them as learned; call fit to start again": (
-                    self.trained_ < self.wanted_
-                ),
-            }
+            not batches,
+            "iterator_train is not a DataLoader with mini-batches of one size; expected skorch's "
+            "default, with any batch_size",
+        )
+        problems.add(
+            other,
+            f"the net has a {', '.join(other)}, whose steps no learner describes; leave it out",
+        )
+        problems.add(
+            own,
+            "the net has its own train_step, whose steps no learner describes; expected skorch's, "
+            "and a larger batch_size instead of accumulated gradients",
+        )
+        problems.add(
+            self.trained_ < self.wanted_,
+            f"the call before ended after {self.trained_} of {self.wanted_} batches, but the "
+            "corrector counts all of them as learned; call fit to start again",
         )
         if not batches:  # without a batch size there is no learner
             problems.refuse()
@@ -213,27 +219,26 @@ class _Corrected:
         self.corrector_ = corrector
         return corrector
 
-    def _compare(self, problems: Problems, iterator: Any, corrector: NetworkCorrector) -> None:
+    def _compare(self, problems: Problems, iterator: Any, corrector: Corrector) -> None:
         """Adds what differs between the training and the corrector."""
         problems.check(require_optimizer, self.optimizer_, corrector)
         problems.check(require_passes, corrector, self.max_epochs, max_epochs=1)
-        if corrector.memory is not None:
+        if isinstance(corrector, ClosedLoopCorrector):
             return
         problems.check(require_order, iterator, iterator_train__shuffle=False)
         expected = corrector.learner.batch_size
         problems.add(
-            {
-                f"batch_size is {iterator.batch_size}, but the corrector's learner has {expected}; "
-                "expected the same in every call": iterator.batch_size != expected
-            },
+            iterator.batch_size != expected,
+            f"batch_size is {iterator.batch_size}, but the corrector's learner has {expected}; "
+            "expected the same in every call",
             batch_size=expected,
         )
 
-    def _made(self, batch_size: int) -> NetworkCorrector:
+    def _made(self, batch_size: int) -> Corrector:
         """Makes the user's corrector, and restores the state that was pickled with the net."""
         require_maker(self.corrector)
         reduction: Reduction = getattr(self.criterion_, "reduction", "mean")
-        learner = description(self.optimizer_, batch_size, reduction)
+        learner, _ = described_optimizer(self.optimizer_, batch_size, reduction)
         made = made_by(self.corrector, self.module_, learner, self.optimizer_)
         if self.saved_ is not None:
             values, tensors = self.saved_
@@ -241,7 +246,7 @@ class _Corrected:
             self.saved_ = None
         return made
 
-    def _led(self, corrector: NetworkCorrector, batch: Any) -> tuple[Any, Tensor]:
+    def _led(self, corrector: ClosedLoopCorrector, batch: Any) -> tuple[Any, Tensor]:
         """Returns a batch of the closed loop: a block, with stored samples appended."""
         samples, targets = self._on_device(batch)
         true = true_targets(self.module_, samples, targets)
@@ -257,7 +262,7 @@ class _Corrected:
         return to_tensor(samples, device=self.device), to_tensor(targets, device=self.device)
 
 
-class CorrectedClassifier(_Corrected, NeuralNetClassifier):
+class TargetCorrectionClassifier(_Corrected, NeuralNetClassifier):
     """A `skorch.NeuralNetClassifier` that is trained on corrected targets.
 
     Every `partial_fit(X, y)` is one task: its targets are corrected for the network as it is then
@@ -299,9 +304,9 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
         return nearest_distributions(super().predict_proba(X))
 
 
-class CorrectedRegressor(_Corrected, NeuralNetRegressor):
+class TargetCorrectionRegressor(_Corrected, NeuralNetRegressor):
     """A `skorch.NeuralNetRegressor` that is trained on corrected targets.
 
-    Arguments and behavior are those of `CorrectedClassifier`; targets are real numbers, (n, c) for
-    a module with c outputs.
+    Arguments and behavior are those of `TargetCorrectionClassifier`; targets are real numbers,
+    (n, c) for a module with c outputs.
     """

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.theory.losses import one_hot
 
 Tasks = Sequence[tuple[Any, Any]]
 
@@ -105,7 +105,8 @@ class TaskStream:
 
     def targets(self) -> Tensor:
         """Returns one-hot targets (n, classes) of the stream, in the inputs' dtype."""
-        return one_hot(self.train.labels, self.classes).to(self.train.inputs.dtype)
+        targets: Tensor = one_hot(self.train.labels, self.classes)
+        return targets.to(self.train.inputs.dtype)
 
 
 @dataclass(frozen=True)

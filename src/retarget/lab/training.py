@@ -17,6 +17,7 @@ from retarget.lab.steps import NEVER, Ensemble, MemberSamples, Optimizer, PassPl
 from retarget.lab.streams import TaskStream
 from retarget.learners import SGD
 from retarget.progress import PatientBar
+from retarget.theory.losses import row_losses
 
 EVALUATED_AT_A_TIME = {"cpu": 64}  # so activations stay in the cache; 4096 on other devices
 STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss; 250 on other devices, which each check waits for
@@ -153,7 +154,7 @@ class Run:
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Returns each member's loss (M,), for outputs and targets (M, b, c), weights (M, b)."""
-        losses = (outputs - targets).square().sum(-1) / 2 * weights
+        losses = row_losses(outputs, targets) * weights
         if self.learners[0].reduction == "sum":
             return losses.sum(1)
         # an empty mini-batch (nothing to replay yet) costs nothing

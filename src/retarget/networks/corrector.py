@@ -1,51 +1,100 @@
-"""Corrected targets for a network, for your own training loop."""
+"""Corrected targets for a network, task by task, for your own training loop."""
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, cast, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from retarget.arrays import as_targets, give_back
-from retarget.errors import InvalidInputError
+from retarget.arrays import as_targets, require_finite, require_no_overflow
+from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.empirical.parameters import (
     ParameterChoice,
     Preconditioner,
     trained_parameters,
 )
+from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
-from retarget.networks.linearization import require_outputs
-from retarget.networks.loops import ClosedLoop, First, Kind, OpenLoop, Options, Refresh
-from retarget.networks.trials import Rehearsal, Trial
-from retarget.samples import (
-    Samples,
-    as_samples,
-    count,
-    form_of,
-    from_named,
-    leaves,
-    library_of,
-    mapped,
-    named_leaves,
-    require_network,
-    shapes_of,
-    take,
+from retarget.networks.base import Corrector, without_rows
+from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel
+from retarget.networks.trials import Rehearsal, Trial, checked_trials
+from retarget.samples import Samples, count, join, leaves, mapped, named_leaves, take
+from retarget.state_files import part_of, require_shape
+from retarget.theory.iterative import (
+    FirstBlock,
+    Parts,
+    check_correction,
+    distilled_targets,
+    iterative_targets,
 )
-from retarget.state_files import explained, part_of, read_state, require_shape, write_state
-from retarget.theory.iterative import FirstBlock, Parts
 from retarget.theory.losses import Loss
+from retarget.theory.tasks import targets_by_task
 
-__all__ = ["Kind", "NetworkCorrector", "Refresh"]
+__all__ = ["CorrectionOptions", "Kind", "NetworkCorrector", "Refresh"]
+
+Refresh = Literal["never", "task", "epoch"]
+Kind = Literal["iterative", "exact", "distilled"]
 
 
-class NetworkCorrector:
+@dataclass(frozen=True)
+class CorrectionOptions:
+    """The options of a `NetworkCorrector`; see there for what they mean."""
+
+    gamma: float | Literal["auto"]
+    block_size: int
+    refresh: Refresh = "task"
+    kind: Kind = "iterative"
+    ridge: float = 0.0
+    parts: Parts = "both"
+    first_block: FirstBlock = "corrected"
+    loss: Loss = "squared"
+    seed: int = 0
+
+    def checked(self, learner: SGD) -> Self:
+        """Returns the options as plain numbers; raises if they do not make sense together."""
+        for name, kinds in (("refresh", get_args(Refresh)), ("kind", get_args(Kind))):
+            if (given := getattr(self, name)) not in kinds:
+                raise InvalidInputError(f"{name} is {given!r}; expected one of {kinds}")
+        automatic, kind = self.gamma == "auto", self.kind
+        iterative = self.ridge, self.parts, self.first_block
+        gamma = 1.0 if automatic else cast(float, self.gamma)
+        gamma, ridge = check_correction(learner, gamma, self.block_size, *iterative, self.loss)
+        if automatic and kind != "iterative":
+            raise InvalidInputError(
+                f"gamma is 'auto' with kind={kind!r}; only kind='iterative' is tried on held-out "
+                "rows: give gamma as a number, or leave kind out"
+            )
+        if automatic and self.ridge != 0:
+            raise InvalidInputError(
+                f"ridge is {self.ridge} with gamma='auto', which chooses both together; leave "
+                "ridge out, or give gamma as a number"
+            )
+        if kind != "iterative" and iterative != (0.0, "both", "corrected"):
+            raise InvalidInputError(
+                "ridge, parts and first_block are options of kind='iterative', but kind is "
+                f"{kind!r}; leave them out"
+            )
+        if kind == "distilled" and self.loss != "squared":
+            raise InvalidInputError(
+                f"loss is {self.loss!r} with kind='distilled'; use loss='squared', because with "
+                "cross-entropy the offline predictions are logits and not targets"
+            )
+        return replace(
+            self,
+            gamma="auto" if automatic else gamma,
+            block_size=int(self.block_size),
+            ridge=ridge,
+            seed=int(self.seed),
+        )
+
+
+class NetworkCorrector(Corrector):
     r"""Computes corrected targets to train a network on, task by task, instead of the true ones.
 
     Use it in your own PyTorch training loop to replace the labels by targets before each task;
@@ -55,25 +104,11 @@ class NetworkCorrector:
     square. Training is assumed to use full mini-batches, so the batch size should divide the tasks.
     The block size should divide them too if earlier tasks should not influence the first block of a
     later one. Samples that the network does not respond to (all units of a layer are silent) do not
-    influence the targets of others. We call this the open loop.
-
-    With `memory=m` no past samples are kept, and there is feedback (the closed loop). A
-    `TangentLearner` with m features, of the network as it is at construction, learns every sample;
-    its predictions are the aim. The targets of each block are computed from the network's present
-    outputs and kernel, which brings back a network that has drifted off. Call it block by block,
-    each time after training on the previous block:
-
-        for x, y in blocks:
-            x, z = corrector.next_block(x, y)  # with replay=0: z = corrector.correct(x, y)
-            train(x, z)
-
-    With `replay`, stored samples are added to each block, as many as it has itself, with targets
-    towards the aim. A block costs a forward pass, its kernel and $m^3/3$ multiplications. If you
-    can use the `TangentLearner` itself, it is the better predictor.
+    influence the targets of others. `ClosedLoopCorrector` keeps no samples.
 
     Corrected targets are exact for the kernel; a network follows them only while its kernel hardly
-    changes. With plain SGD, each call compares the last block's outputs with where they should be.
-    If they are further off than the distance that they should have moved, there is a
+    changes. Without momentum, each call compares the last block's outputs with where they should
+    be. If they are further off than the distance that they should have moved, there is a
     `LinearizationWarning`, once.
 
     Args:
@@ -112,15 +147,8 @@ class NetworkCorrector:
         loss: The loss of the loop: half the squared error, or cross-entropy (softmax; logistic for
             one output), whose true targets are one-hot rows or probabilities. The corrected ones
             are real numbers, which `torch.nn.functional.cross_entropy` accepts. Cross-entropy
-            cannot be used with `kind="distilled"`, nor with `memory`.
-        memory: Number of features of the `TangentLearner`; None for the open loop. It needs plain
-            SGD and excludes `refresh`, `kind`, `ridge`, `parts` and `first_block`. `gamma="auto"`
-            then means generalized cross-validation.
-        replay: Number of samples stored for `next_block`, drawn uniformly from all so far.
-        damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times
-            the distance to the aim. It grows up to 64 times this value while the network does not
-            follow, and shrinks again when it does.
-        seed: Seed of the features and of the choice of stored samples, or of held-out rows.
+            cannot be used with `kind="distilled"`.
+        seed: Seed of the choice of held-out rows.
 
     Examples:
         >>> network = nn.Linear(2, 2, bias=False).double()
@@ -130,6 +158,8 @@ class NetworkCorrector:
         tensor([[5., 0.],
                 [0., 5.]], dtype=torch.float64)
     """
+
+    options: CorrectionOptions
 
     def __init__(
         self,
@@ -147,39 +177,28 @@ class NetworkCorrector:
         params: ParameterChoice = None,
         preconditioner: Preconditioner = None,
         loss: Loss = "squared",
-        memory: int | None = None,
-        replay: int = 0,
-        damping: float = 1.0,
         seed: int = 0,
     ) -> None:
-        require_network(module)
-        closed = memory, replay, damping, seed
-        options = Options(
-            gamma, block_size, refresh, kind, ridge, parts, first_block, loss, *closed
-        )
-        self.options = options = options.checked(learner)
-        self.learner, self.module, self.block_size, self.loss = learner, module, block_size, loss
-        self.refresh, self.memory, self.replay = refresh, memory, replay
-        self._module = copy.deepcopy(module) if refresh == "never" else module
-        self.params = None if params is None else list(trained_parameters(module, params))
-        given: dict[str, Any] = {} if params is None else {"params": self.params}
-        if preconditioner is not None:
-            if refresh == "never":
-                raise InvalidInputError(
-                    "refresh is 'never', but a preconditioner is read from the optimizer whenever "
-                    "the kernel is computed; use refresh='task' or 'epoch'"
-                )
-            given["preconditioner"] = preconditioner
-        self.kernel = kernel(self._module, **given)
-        self._loop: OpenLoop | ClosedLoop = (
-            OpenLoop(self._module, options, self._rehearsal())
-            if memory is None
-            else ClosedLoop(module, options, self.params)
-        )
-        self._first: First | None = None
-        self._flat = self._numpy = False  # the form of the caller's Y
+        options = CorrectionOptions(
+            gamma, block_size, refresh, kind, ridge, parts, first_block, loss, seed
+        ).checked(learner)
+        frozen = refresh == "never"
+        if frozen and preconditioner is not None:
+            raise InvalidInputError(
+                "refresh is 'never', but a preconditioner is read from the optimizer whenever "
+                "the kernel is computed; use refresh='task' or 'epoch'"
+            )
+        kernel_module = copy.deepcopy(module) if frozen else module
+        super().__init__(module, learner, options, kernel, params, preconditioner, kernel_module)
+        self.refresh, self.loss = refresh, loss
+        self._rehearsal = self._rehearsed()
+        self._trials: tuple[Trial, ...] = ()
+        self._X: Samples = None  # of all tasks so far
+        self._Y = torch.empty(0)
+        self._sizes: list[int] = []  # of the tasks
+        self._corrected = torch.empty(0)  # the targets of the last task
 
-    def _rehearsal(self) -> Rehearsal | None:
+    def _rehearsed(self) -> Rehearsal | None:
         """Returns what chooses the strength of the correction, if that is asked for."""
         if self.options.gamma != "auto":
             return None
@@ -195,6 +214,8 @@ class NetworkCorrector:
     def correct(self, X: Any, Y: Any) -> Any:
         """Returns targets for the samples of the next task, given in the order of training.
 
+        A task whose correction fails is not counted as seen.
+
         Args:
             X: (n, ...) samples, as the network takes them: an array, or a dict or tuple of several
                 (token ids and a mask), as in `EmpiricalNTK`.
@@ -203,37 +224,32 @@ class NetworkCorrector:
         Returns:
             Targets with the shape, library and dtype of Y.
         """
-        if self.replay:
-            raise InvalidInputError(
-                f"with replay={self.replay} stored samples must be trained on too; call "
-                "X, Z = next_block(X, Y) instead of correct"
-            )
-        return self._correct(X, Y)[1]
-
-    def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
-        """Returns samples to train on now, and their targets: those given, then stored ones.
-
-        It is only for the closed loop (`memory=...`).
-
-        Args:
-            X: (n, ...) the block's samples, at most `block_size`.
-            Y: (n, c) their true targets.
-
-        Returns:
-            (m, ...) samples and (m, c) targets; train on them in this order.
-        """
-        if self.memory is None:
-            raise InvalidInputError("next_block is only for the closed loop; give memory=...")
-        samples, Z = self._correct(X, Y)
-        return mapped(lambda leaf: give_back(leaf, library_of(X)), samples), Z
+        samples, targets = self._checked(X, Y)
+        if self._watch is not None:
+            self._watch.compare(self._kernel_module)
+        # copied, because a caller may reuse its arrays for the next task
+        every = join([self._X, samples]) if self.samples else mapped(torch.clone, samples)
+        true = torch.cat([self._Y, targets]) if self.samples else targets.clone()
+        tasks = every, true, [*self._sizes, len(targets)]
+        K = tangent_kernel(self.kernel, every)
+        trials = self._tried(K, *tasks)
+        self._corrected = self._computed(K, *tasks, targets.dtype, trials)
+        (self._X, self._Y, self._sizes), self._trials = tasks, trials
+        return self._handed_back(self._corrected, samples, targets, Y)
 
     def recorrect(self) -> Any:
-        """Returns new targets for the same task, before another epoch (open loop only)."""
-        if isinstance(self._loop, ClosedLoop):
-            raise InvalidInputError(
-                "with memory=... each block is corrected once; continue with the next block"
-            )
-        return self._given(self._loop.recorrect(self.kernel, self.learner))
+        """Returns new targets for the same task, before another epoch."""
+        if self._watch is not None:
+            self._watch.compare(self._kernel_module)
+            self._watch.samples = None  # the theory makes no prediction for a second pass
+        if not self.samples:
+            raise InvalidInputError("there is no task to correct again; call correct first")
+        if self.refresh == "epoch":
+            tasks = self._X, self._Y, self._sizes
+            K = tangent_kernel(self.kernel, self._X)
+            self._trials = self._trials or self._tried(K, *tasks)
+            self._corrected = self._computed(K, *tasks, self._corrected.dtype, self._trials)
+        return self._in_given_form(self._corrected)
 
     def resume(
         self,
@@ -248,175 +264,110 @@ class NetworkCorrector:
             targets: The targets that it returned for the last task.
             trials: Its `trials`, with `gamma="auto"`; without them `recorrect` chooses anew.
         """
-        if isinstance(self._loop, ClosedLoop):
-            raise InvalidInputError("resume is only for the open loop; use save and load instead")
         if tasks:
-            self._loop.resume(tasks, targets, trials)
-            self._first = _without_rows(*tasks[0])
+            self._trials = checked_trials(trials, self._rehearsal is not None)
+            self._X = join([samples for samples, _ in tasks])
+            self._Y, self._corrected = torch.cat([true for _, true in tasks]), targets
+            self._sizes = [len(true) for _, true in tasks]
+            self._first = without_rows(*tasks[0])
 
     def trust(self) -> None:
         """Stops comparing the network with its linearization: no more `LinearizationWarning`."""
-        self._loop.trust()
+        self._watch = None
 
     @property
     def samples(self) -> int:
         """Number of samples for which it has returned targets."""
-        return self._loop.samples
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """What `gamma="auto"` tried for the last task, no correction first; otherwise empty."""
-        return () if isinstance(self._loop, ClosedLoop) else self._loop.trials
-
-    @property
-    def linearization_error(self) -> float | None:
-        """How far the network was from the kernel's prediction, in the last few comparisons.
-
-        It is relative to the predicted movement: 0 is exact, and above 1 there is a
-        `LinearizationWarning`. None if nothing was compared: before the second call, with momentum
-        or weight decay, or after `trust`.
-        """
-        return None if self._loop.watch is None else self._loop.watch.off
+        return len(self._Y)
 
     @property
     def nbytes(self) -> int:
         """Bytes kept for the stream."""
-        return self._loop.nbytes
+        return sum(part.nbytes for part in (*leaves(self._X), self._Y)) if self.samples else 0
 
-    def save(self, path: str | Path) -> None:
-        """Saves the whole state to one file; an older file is replaced only when it is complete.
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """What `gamma="auto"` tried for the last task, no correction first; otherwise empty."""
+        return self._trials
 
-        It contains the samples and targets of all tasks or, with `memory`, the `TangentLearner` and
-        the stored samples. With `refresh="never"` it contains the weights that the kernel uses;
-        otherwise you must save the network's weights yourself. Loading the file runs no code.
-        """
-        write_state(Path(path), *self.to_state())
+    def _tried(self, K: Tensor, X: Samples, Y: Tensor, sizes: list[int]) -> tuple[Trial, ...]:
+        """Tries corrections for the last of the tasks, if one is to be chosen."""
+        if self._rehearsal is None:
+            return ()
+        return self._rehearsal.trials(K, X, Y, self.learner, sizes)
 
-    def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns what `save` writes: plain values, and tensors by name."""
-        state = self._loop.state_dict()
-        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        if self._first is not None:
-            tensors |= named_leaves("first.samples", self._first[0])
-            tensors["first.targets"] = self._first[1]
-        if self.refresh == "never":
-            tensors |= {f"network.{k}": v for k, v in self._module.state_dict().items()}
-        values = {
-            "class": type(self).__name__,
-            "options": asdict(self.options) | {"params": self.params},
-            "learner": self.learner.to_dict(),
-            "flat": self._flat,
-            "numpy": self._numpy,
-            "loop": {name: value for name, value in state.items() if name not in tensors},
-        }
-        return values, tensors
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        module: nn.Module,
-        kernel: Callable[..., Kernel] = EmpiricalNTK,
-        device: str | torch.device = "cpu",
-    ) -> Self:
-        """Loads a file written by `save`; the corrector then continues as if never interrupted.
-
-        Args:
-            path: The file.
-            module: The network as it is now. With `refresh="never"` only its architecture matters:
-                the weights that the kernel uses come from the file.
-            kernel: A function that makes the kernel, as in the constructor; with a preconditioner,
-                `functools.partial(EmpiricalNTK, preconditioner=optimizer)`.
-            device: The device of the network; the samples are loaded there.
-        """
-        values, tensors = read_state(Path(path), device, cls.__name__)
-        with explained(path, cls.__name__):
-            return cls.from_state(values, tensors, module, kernel)
-
-    @classmethod
-    def from_state(
-        cls,
-        values: dict[str, Any],
-        tensors: dict[str, Tensor],
-        module: nn.Module,
-        kernel: Callable[..., Kernel] = EmpiricalNTK,
-    ) -> Self:
-        """Makes a corrector from the result of `to_state`; the arguments are as in `load`."""
-        loaded = cls(module, SGD(**values["learner"]), kernel=kernel, **values["options"])
-        loaded.restore(values, tensors)
-        return loaded
-
-    def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Restores the result of `to_state`; call it on a new corrector with the same options.
-
-        Use it if you already have a corrector with its network; `load` makes one.
-
-        Args:
-            values: Plain values.
-            tensors: Tensors by name, on the network's device.
-        """
-        if self._first is not None:
-            raise InvalidInputError(
-                "this corrector has been used; expected a new one to restore a state"
-            )
-        mine = self.to_state()[0]
-        for name in ("options", "learner"):
-            saved = SGD(**values[name]).to_dict() if name == "learner" else values[name]
-            if saved != mine[name]:
-                raise InvalidInputError(
-                    f"the state has the {name} {saved}, the corrector {mine[name]}; expected the "
-                    "same"
-                )
-        if self.refresh == "never":
-            self._module.load_state_dict(part_of(tensors, "network"))
-        self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
-        first = part_of(tensors, "first")
-        if first:
-            samples = as_samples("samples", from_named("samples", first))
-            self._first = samples, require_shape("targets", first["targets"], 0, None)
-        self._loop.load_state_dict(values["loop"] | tensors, self._first)
-
-    def _correct(self, X: Any, Y: Any) -> tuple[Samples, Any]:
-        """Returns the samples to train on next, and their targets in the form of Y."""
-        samples, targets = as_samples("X", X), as_targets("Y", Y)
-        n = count(samples)
-        if n != len(targets) or not n:
-            raise InvalidInputError(
-                f"X has {n} samples and Y has {len(targets)}; expected the same number, at least 1"
-            )
-        if self.memory is not None and n > self.block_size:
-            raise InvalidInputError(
-                f"X has {n} samples, but block_size is {self.block_size}; in the closed loop, give "
-                "one block at a time and train on it before the next"
-            )
-        if self._first is None:
-            require_outputs(self._module, samples, targets)
+    def _computed(
+        self,
+        K: Tensor,
+        X: Samples,
+        Y: Tensor,
+        sizes: list[int],
+        dtype: torch.dtype,
+        trials: Sequence[Trial],
+    ) -> Tensor:
+        """Returns the targets of the last of the tasks, in this dtype."""
+        options, learner, Y = self.options, self.learner, Y.double()
+        task = slice(len(Y) - sizes[-1], None)
+        gamma, ridge = options.gamma, options.ridge
+        if trials:
+            chosen = next(trial for trial in trials if trial.chosen)
+            if chosen.gamma is None or chosen.ridge is None:
+                if self._watch is not None:
+                    self._watch.samples = None  # nothing to compare: the targets are the true ones
+                return Y[task].to(dtype)
+            gamma, ridge = chosen.gamma, chosen.ridge
+        gamma = float(gamma)
+        if options.kind == "iterative":
+            form = options.block_size, ridge, options.parts, options.first_block
+            with warnings.catch_warnings():
+                if trials:  # large targets that did well on held-out rows
+                    warnings.simplefilter("ignore", LargeTargetsWarning)
+                Z = iterative_targets(K, Y, learner, gamma, *form, loss=options.loss)
+        elif options.kind == "exact":
+            eps = torch.finfo(next(self._kernel_module.parameters()).dtype).eps
+            Z = targets_by_task(K, Y, learner, gamma, sizes, options.loss, eps)
         else:
-            _require_alike((samples, targets), self._first)
-        block, Z = self._loop.correct(self.kernel, self.learner, samples, targets)
-        self._first = _without_rows(samples, targets)
-        self._flat, self._numpy = np.ndim(Y) == 1, not isinstance(Y, Tensor)
-        return block, self._given(Z)
+            Z = distilled_targets(K, Y, gamma, options.block_size)
+        given: Tensor = Z[task].to(dtype)
+        require_no_overflow(given)
+        self._expect(K[task, task], take(X, task), Z[task], sum(map(learner.steps, sizes[:-1])))
+        return given
 
-    def _given(self, Z: Tensor) -> Any:
-        """Returns a copy of the targets for the caller, in the form of the last Y."""
-        Z = Z.clone()
-        return give_back(Z[:, 0] if self._flat else Z, None if self._numpy else Z)
+    def _expect(self, K: Tensor, X: Samples, Z: Tensor, first_step: int) -> None:
+        """Notes where the network's outputs should be after training on a task, at its end."""
+        if self._watch is None or self.learner.momentum:  # outputs do not show a velocity
+            return
+        module, before = self._kernel_module, outputs(self._kernel_module, X)
+        decaying = None
+        if self.learner.weight_decay:
+            decaying = decaying_part(module, X, trained_parameters(module, self.params))
+        after = linear_outputs(K, before, Z, self.learner, first_step, self.loss, decaying)
+        end = slice(-min(self.block_size, len(Z)), None)
+        self._watch.expect(take(X, end), before[end], after[end])
 
+    def _state(self) -> dict[str, Any]:
+        network = self._kernel_module.state_dict() if self.refresh == "never" else {}
+        kept = {f"network.{name}": value for name, value in network.items()}
+        if not self.samples:
+            return kept
+        kept |= named_leaves("samples", self._X)
+        kept |= {"targets": self._Y, "corrected": self._corrected, "sizes": self._sizes}
+        return kept | {"trials": list(map(list, self._trials))}
 
-def _without_rows(samples: Samples, targets: Tensor) -> First:
-    return take(samples, slice(0, 0)), targets[:0]
-
-
-def _require_alike(task: First, first: First) -> None:
-    """Raises if a task does not match the first one."""
-
-    def words(samples: Samples, targets: Tensor) -> str:
-        kinds = {(leaf.dtype, leaf.device) for leaf in leaves(samples)}
-        types = " and ".join(sorted(f"{dtype}, on {device}" for dtype, device in kinds))
-        return f"samples of shape {shapes_of(samples)}, {targets.shape[1]} targets, {types}"
-
-    if (form_of(task[0]), task[1].shape[1]) != (form_of(first[0]), first[1].shape[1]):
-        raise InvalidInputError(
-            f"this task has {words(*task)}; expected {words(*first)}, as in the first task"
-        )
+    def _restore(self, state: dict[str, Any]) -> None:
+        if self.refresh == "never":
+            self._kernel_module.load_state_dict(part_of(state, "network"))
+        samples = self._samples_of(state)
+        if samples is None:
+            return
+        targets = as_targets("targets", state["targets"])
+        self._X, self._Y = samples, require_shape("targets", targets, count(samples), None)
+        self._sizes = [as_count("sizes", size) for size in state["sizes"]]
+        if sum(self._sizes) != self.samples:
+            raise InvalidInputError(
+                f"the tasks have {sum(self._sizes)} samples, but there are {self.samples} samples"
+            )
+        shape = self._sizes[-1], self._Y.shape[1]
+        self._corrected = require_shape("corrected", state["corrected"], *shape)
+        require_finite("corrected", self._corrected)
+        self._trials = checked_trials(state["trials"], self._rehearsal is not None)

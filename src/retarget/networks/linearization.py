@@ -1,6 +1,7 @@
 """Checks whether a network still behaves as its tangent kernel predicts."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -140,16 +141,48 @@ def outputs(
     return torch.cat(found).double()
 
 
+def decaying_part(module: nn.Module, samples: Samples, trained: Iterable[str]) -> Tensor:
+    """Returns J w (n, c): how the outputs change if the trained weights grow by their own size.
+
+    If weight decay shrinks them by a small share, the outputs lose this share of J w. It is found
+    from the outputs at slightly larger and smaller weights.
+    """
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    buffers = {name: value.clone() for name, value in module.named_buffers()}
+    step = torch.finfo(next(module.parameters()).dtype).eps ** (1 / 3)  # least error of the two
+    larger, smaller = (
+        outputs(module, samples, weights | {k: scale * weights[k] for k in trained} | buffers)
+        for scale in (1 + step, 1 - step)
+    )
+    change: Tensor = (larger - smaller) / (2 * step)
+    return change
+
+
 def linear_outputs(
-    K: Tensor, before: Tensor, Z: Tensor, learner: SGD, first_step: int, loss: Loss
+    K: Tensor,
+    before: Tensor,
+    Z: Tensor,
+    learner: SGD,
+    first_step: int,
+    loss: Loss,
+    decaying: Tensor | None = None,
 ) -> Tensor:
-    """Returns the outputs (n, c) after plain SGD on Z from this step on, with kernel K (n, n)."""
+    """Returns the outputs (n, c) after SGD on Z from this step on, with kernel K (n, n).
+
+    Weight decay shrinks the weights from which training starts, and with them the `decaying` part
+    (n, c) of the outputs `before`. The learner must not have momentum.
+    """
     dual = DualLearner(learner, len(K))
     dual.steps = first_step
+    lost = torch.zeros_like(before) if decaying is None else decaying
+    kept = 1.0  # share of the first weights that is left
     for rows in panels(len(K), learner.batch_size, K.device):
         window = dual.window(K[rows, : rows.stop])
-        dual.learn(window, window.errors(Z[rows], loss, before[rows]))
-    return before + K @ dual.coefficients
+        carry = kept * window.memory.carry[:, 0]
+        left = K.new_tensor(carry[window.memory.step_of])[:, None]
+        dual.learn(window, window.errors(Z[rows], loss, before[rows] - (1 - left) * lost[rows]))
+        kept = float(carry[-1])
+    return before - (1 - kept) * lost + K @ dual.coefficients
 
 
 def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from retarget.arrays import as_non_negative
@@ -29,10 +28,10 @@ from retarget.learners import SGD
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, outputs_of, take, with_type_of
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.losses import Loss
+from retarget.theory.losses import row_losses
 
 if TYPE_CHECKING:
-    from retarget.networks.loops import Options
+    from retarget.networks.corrector import CorrectionOptions
 
 # gamma and ridge of the candidates, in units of the mean of the kernel's diagonal
 CANDIDATES = (0.1, 0.1), (1.0, 0.1), (10.0, 1.0), (100.0, 10.0)
@@ -74,7 +73,7 @@ class Rehearsal:
         module: nn.Module,
         params: Sequence[str],
         optimizer: Optimizer | None,
-        options: "Options",
+        options: "CorrectionOptions",
     ) -> None:
         self.module, self.params, self.optimizer = module, params, optimizer
         self.options = options
@@ -194,16 +193,6 @@ def held_out_rows(sizes: Sequence[int], seed: int) -> np.ndarray:
         found.append(random.integers(edges[:-1], edges[1:]))
         start += size
     return np.concatenate(found)
-
-
-def row_losses(found: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    """Returns the loss of each row, for outputs and targets (n, c)."""
-    if loss == "squared":
-        return (found - targets).square().sum(1) / 2
-    if found.shape[1] == 1:
-        each = functional.binary_cross_entropy_with_logits(found, targets, reduction="none")
-        return each[:, 0]
-    return functional.cross_entropy(found, targets, reduction="none")
 
 
 def _best(losses: Sequence[Tensor], errors: Sequence[float]) -> int:

@@ -10,12 +10,14 @@ that starts from a function $f_0$ has $f_0$ added to its logits $f$. Only for th
 that the same as subtracting it from the targets.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from retarget.arrays import as_tensor, give_back
 from retarget.errors import InvalidInputError
 
 Loss = Literal["squared", "cross-entropy"]
@@ -83,6 +85,37 @@ def steepest_slope(loss: Loss, count: int) -> float:
     if loss == "squared":
         return 1.0
     return 0.25 if count == 1 else 0.5
+
+
+def row_losses(found: Tensor, targets: Tensor, loss: Loss = "squared") -> Tensor:
+    """Returns the loss (...,) of each row of logits (..., c); cross-entropy for (n, c) alone."""
+    if found.shape != targets.shape:
+        raise InvalidInputError(
+            f"the targets have shape {tuple(targets.shape)}, but the outputs have shape "
+            f"{tuple(found.shape)}; expected the same"
+        )
+    if loss == "squared":
+        return (found - targets).square().sum(-1) / 2
+    if found.shape[1] == 1:
+        each = functional.binary_cross_entropy_with_logits(found, targets, reduction="none")
+        return each[:, 0]
+    return functional.cross_entropy(found, targets, reduction="none")
+
+
+def one_hot(labels: Any, classes: int) -> Any:
+    """Returns float64 targets (n, classes) of class labels (n,), in the library of the labels."""
+    numbers = as_tensor("labels", labels)
+    if numbers.is_floating_point() or numbers.ndim != 1:
+        raise InvalidInputError(
+            f"the labels have shape {tuple(numbers.shape)} and dtype {numbers.dtype}; expected "
+            "classes (n,), as whole numbers"
+        )
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < classes:
+        raise InvalidInputError(
+            f"the class labels are {int(numbers.min())} to {int(numbers.max())}, and there are "
+            f"{classes} outputs; expected labels from 0 to {classes - 1}, one for each output"
+        )
+    return give_back(functional.one_hot(numbers.long(), classes).double(), labels)
 
 
 def nearest_distributions(outputs: np.ndarray) -> np.ndarray:

@@ -104,6 +104,16 @@ def test_a_linear_module_is_its_description(loss, optimizer):
     np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
 
 
+def test_groups_of_parameters_with_different_rates_are_described_exactly():
+    stream = drifting(85, outputs=2, dimensions=4)
+    module = network(4, 2, seed=3)
+    parts = [{"params": [module.weight]}, {"params": [module.bias], "lr": 0.09}]
+    sgd = torch.optim.SGD(parts, lr=0.02, momentum=0.4)
+    passage, theory, described, _ = movements((module, sgd, LOSSES["half"]), stream, batch_size=6)
+    assert "is exact" in described.words
+    np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
+
+
 class Scaled(nn.Module):
     """Linear in its parameters, but the second output is three times as sensitive, or the same."""
 
@@ -179,10 +189,9 @@ def test_the_factor_of_a_squared_error_is_measured():
         assert found == (None if factor is None else pytest.approx(factor, rel=1e-12))
 
 
-def with_optimizer(kind=torch.optim.SGD, apart=False, **options):
+def with_optimizer(kind=torch.optim.SGD, **options):
     module = network(3)
-    parts = [{"params": [module.weight]}, {"params": [module.bias], "lr": 0.5}]
-    return module, kind(parts if apart else module.parameters(), lr=0.1, **options)
+    return module, kind(module.parameters(), lr=0.1, **options)
 
 
 class Single(nn.Linear):
@@ -203,8 +212,7 @@ class Single(nn.Linear):
         (SGDRegressor(), {"batch_size": 4}, "in mini-batches of 4 rows: it shuffles them"),
         (OneByOne(), {}, "models with learn_one, it is known for river's LinearReg"),
         (with_optimizer(torch.optim.Adam), {}, "with Adam: this is known only for torch.optim.SGD"),
-        (with_optimizer(apart=True), {}, "its parameter groups have different options"),
-        (with_optimizer(momentum=0.5, dampening=0.1), {}, "with maximize, dampening"),
+        (with_optimizer(momentum=0.5, dampening=0.1), {}, "in parameter group 0 dampening is 0.1"),
         ((*with_optimizer(), nn.L1Loss()), {}, "its loss, L1Loss, is not a squared error"),
         (nn.Sequential(network(3), nn.Dropout()), {"lr": 0.1}, "its Dropout layer behaves diff"),
         (Single(3, 1), {"lr": 0.1}, "Single with SGD, which fails in double precis"),

@@ -5,7 +5,8 @@ network trained like this is one on its tangent kernel, while that kernel does n
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from retarget.diagnosis.models.adapters import (
     PartialFitModel,
     TorchModel,
 )
-from retarget.errors import StreamTooLargeError
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.kernels.feature_maps import feature_map
@@ -180,14 +181,18 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
             f"No kernel describes {model.name}: its {layers[0]} layer behaves differently "
             "in training and in prediction."
         )
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    names = tuple(
-        name
+    groups = optimizer.param_groups
+    rates = {id(parameter): float(group["lr"]) for group in groups for parameter in group["params"]}
+    # the rates of the parameters, in units of the learner's
+    relative = {
+        name: rates[id(parameter)] / float(groups[0]["lr"])
         for name, parameter in module.named_parameters()
-        if parameter.requires_grad and id(parameter) in trained
-    )
+        if parameter.requires_grad and id(parameter) in rates
+    }
+    names = tuple(relative)
     network = model.fresh().module.double().cpu().eval()
-    kernel = EmpiricalNTK(network, params=names, progress=False)
+    several = relative if len(set(rates.values())) > 1 else None
+    kernel = EmpiricalNTK(network, params=names, preconditioner=several, progress=False)
     try:
         linear = _is_linear(network, names, X[:4])
         alike = model.outputs == 1 or (linear and _outputs_are_alike(kernel, X[:4]))
@@ -219,24 +224,8 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     return Description(words, kernel, learner, start)
 
 
-def _as_learner(model: TorchModel, optimizer: torch.optim.Optimizer, loss: Loss) -> SGD:
+def _as_learner(model: TorchModel, optimizer: Any, loss: Loss) -> SGD:
     """Returns the optimizer and the loss as an `SGD` on half the squared error."""
-    if type(optimizer) is not torch.optim.SGD:
-        raise NoDescriptionError(
-            f"No kernel describes {model.name}: this is known only for torch.optim.SGD."
-        )
-    names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
-    groups = {tuple(float(group[name]) for name in names) for group in optimizer.param_groups}
-    if len(groups) > 1:
-        raise NoDescriptionError(
-            f"No kernel describes {model.name}: its parameter groups have different options."
-        )
-    ((lr, momentum, dampening, decay, nesterov, maximize),) = groups
-    if maximize or (momentum and dampening) or not lr > 0 or optimizer.state:
-        raise NoDescriptionError(
-            f"No kernel describes {model.name} with maximize, dampening, a rate of 0, or steps "
-            "taken before."
-        )
     b = model.batch_size
     factors = [squared_error_factor(loss, rows, model.outputs) for rows in (1, 2, b)]
     one, two, whole = (factor or 0.0 for factor in factors)
@@ -247,16 +236,18 @@ def _as_learner(model: TorchModel, optimizer: torch.optim.Optimizer, loss: Loss)
         raise NoDescriptionError(
             f"No kernel describes {model.name}: its loss, {kind}, is not a squared error."
         )
+    try:
+        learner = SGD.from_torch(optimizer, b, "sum" if summed else "mean")
+    except InvalidTypeError as error:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name}: this is known only for torch.optim.SGD."
+        ) from error
+    except InvalidInputError as error:
+        raise NoDescriptionError(f"No kernel describes {model.name}: {error}.") from error
     # a loss with gradient a (p - y) is half the squared error at a times the rate; weight decay is
     # divided by a, so that a step decays as much as before
-    return SGD(
-        lr=one * lr,
-        batch_size=b,
-        momentum=momentum,
-        nesterov=bool(nesterov),
-        weight_decay=decay / one,
-        reduction="sum" if summed else "mean",
-    )
+    assert isinstance(learner.lr, float)
+    return replace(learner, lr=one * learner.lr, weight_decay=learner.weight_decay / one)
 
 
 def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
@@ -301,7 +292,13 @@ def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
 def _outputs_are_alike(kernel: EmpiricalNTK, X: Tensor) -> bool:
     """Whether all outputs have this kernel, and learning one of them does not move the others."""
     K = kernel(X)
-    full = EmpiricalNTK(kernel.module, "full", params=kernel.params, progress=False)(X)
+    full = EmpiricalNTK(
+        kernel.module,
+        "full",
+        params=kernel.params,
+        preconditioner=kernel.preconditioner,
+        progress=False,
+    )(X)
     gap = full - torch.kron(K, torch.eye(len(full) // len(K), dtype=K.dtype))
     return float(gap.abs().max()) <= SMALL * float(K.abs().max())
 

@@ -33,9 +33,3 @@ def digits_stream(seed: int) -> DigitsStream:
     test, train = np.split(shuffled, [len(labels) // 4])
     train = train[np.argsort(labels[train], kind="stable")]
     return DigitsStream(images[train] / 16.0, labels[train], images[test] / 16.0, labels[test])
-
-
-def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Returns (n, classes) one-hot targets."""
-    targets: np.ndarray = np.eye(classes)[labels]
-    return targets

@@ -21,7 +21,6 @@ import retarget.kernels
 from retarget.errors import DivergedError, InvalidInputError
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.lab.data.cache import cache_folder, cached_array, data_set_checksums
-from retarget.lab.data.digits import one_hot
 from retarget.lab.data.fetch import MNIST, data_folder
 from retarget.lab.data.mnist import load_mnist
 from retarget.lab.experiment import Config, Count, Counts, Positive, Positives
@@ -40,6 +39,7 @@ from retarget.learners import COLORS, LABELS, SGD
 from retarget.text import duration
 from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
+from retarget.theory.losses import one_hot
 from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 CLASSES = 10

@@ -1,7 +1,7 @@
 """Training on corrected targets: the paper's method for networks, and its closed loop."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,13 +14,12 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
 from retarget.lab.methods import Batch, Method
 from retarget.lab.training import gather_rows
 from retarget.learners import SGD, Reduction
-from retarget.networks.corrector import NetworkCorrector
-from retarget.networks.loops import Kind, Options, Refresh
+from retarget.networks.closed_loop import ClosedLoopCorrector, ClosedLoopOptions
+from retarget.networks.corrector import CorrectionOptions, Kind, NetworkCorrector, Refresh
 from retarget.state_files import part_of
 from retarget.theory.iterative import FirstBlock, Parts
 
@@ -69,33 +68,24 @@ class Corrected(Method):
     ) -> None:
         self.gamma, self.block_size, self.kernel = gamma, block_size, kernel
         self.assumed_reduction, self.kind = assumed_reduction, kind
-        self.options: dict[str, Any] = {
-            "refresh": refresh,
-            "kind": kind,
-            "ridge": ridge,
-            "parts": parts,
-            "first_block": first_block,
-        }
+        self.options: dict[str, Any] = {"refresh": refresh, "kind": kind, "ridge": ridge}
+        self.options |= {"parts": parts, "first_block": first_block}
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
+
+    def check(self, learner: SGD) -> None:
+        """Raises if the options do not make sense with this learner."""
+        options = CorrectionOptions(self.gamma, self.block_size, **self.options)
+        options.checked(self._assumed(learner))
 
     @property
     def name(self) -> str:
         return "Corrected" if self.kind == "iterative" else f"Corrected ({self.kind})"
 
-    def check(self, learner: SGD) -> None:
-        """Raises if the options do not make sense with this learner."""
-        Options(self.gamma, self.block_size, **self.options).checked(self._assumed(learner))
-
     def on_start(self, run: "Run") -> None:
-        self._tasks = 0
+        given, self._tasks = (self.gamma, self.block_size), 0
         self._correctors = [
             NetworkCorrector(
-                module,
-                self._assumed(learner),
-                self.gamma,
-                self.block_size,
-                kernel=self.kernel,
-                **self.options,
+                module, self._assumed(learner), *given, kernel=self.kernel, **self.options
             )
             for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
         ]
@@ -148,6 +138,7 @@ class Corrected(Method):
         )
 
     def _assumed(self, learner: SGD) -> SGD:
+        """Returns the learner to correct for."""
         reduction = self.assumed_reduction or learner.reduction
         return replace(learner, reduction=reduction)
 
@@ -179,16 +170,16 @@ class Corrected(Method):
 class Led(Method):
     """Trains on targets that lead the network towards a tangent learner, block by block.
 
-    It uses a closed-loop corrector for each member, which keeps only the sums of a
-    `TangentLearner` of the initial network. Use it if the result must be a network; otherwise
-    `Tangent` is the better predictor. Each block costs the kernel of its samples and a
-    factorization of size `features`.
+    It uses a `ClosedLoopCorrector` for each member, which keeps only the sums of a `TangentLearner`
+    of the initial network. Use it if the result must be a network; otherwise `Tangent` is the
+    better predictor. Each block costs the kernel of its samples and a factorization of size
+    `features`.
 
     Args:
         gamma: Ridge of the tangent learner; `"auto"` for generalized cross-validation.
         features: Its number of features.
         block_size: Samples corrected together, a multiple of the batch size.
-        damping: How much shorter than the whole distance the steps are; see `NetworkCorrector`.
+        damping: How much shorter than the whole distance the steps are.
     """
 
     keeps_order = True
@@ -200,31 +191,22 @@ class Led(Method):
         block_size: int = 20,
         damping: float = 1.0,
     ) -> None:
-        self.gamma, self.features = gamma, as_count("features", features)
-        self.block_size, self.damping = block_size, damping
-        self.check(SGD(1.0))  # raises for bad options here, not when the first block begins
+        self.block_size = block_size
+        self.options = ClosedLoopOptions(gamma, features, block_size, damping=damping)
+        self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
     def check(self, learner: SGD) -> None:
         """Raises if the options do not make sense with this learner."""
-        options = Options(self.gamma, self.block_size, memory=self.features, damping=self.damping)
-        options.checked(learner)
+        self.options.checked(learner)
 
     def on_start(self, run: "Run") -> None:
-        members = zip(run.ensemble.modules, run.learners, run.random, strict=True)
-        self._correctors = [
-            NetworkCorrector(
-                module,
-                learner,
-                self.gamma,
-                self.block_size,
-                memory=self.features,
-                damping=self.damping,
-                seed=int(random.integers(2**31)),
-            )
-            for module, learner, random in members
-        ]
-        for corrector in self._correctors:
-            corrector.trust()  # no warnings: a run is judged by its accuracy
+        self._correctors = []
+        for module, learner, random in zip(
+            run.ensemble.modules, run.learners, run.random, strict=True
+        ):
+            options = asdict(self.options) | {"seed": int(random.integers(2**31))}
+            self._correctors.append(ClosedLoopCorrector(module, learner, **options))
+            self._correctors[-1].trust()
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         # the targets of a block are computed with its first mini-batch

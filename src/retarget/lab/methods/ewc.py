@@ -15,6 +15,7 @@ from retarget.arrays import as_non_negative
 from retarget.errors import InvalidInputError
 from retarget.lab.methods import Batch, Method
 from retarget.state_files import part_of
+from retarget.theory.losses import row_losses
 
 if TYPE_CHECKING:
     from retarget.lab.training import Run
@@ -104,7 +105,7 @@ def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[
 
     def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         output: Tensor = functional_call(module, parameters | frozen, (x[None],))
-        return (output[0] - y).square().sum() / 2
+        return row_losses(output[0], y)
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
     total = {name: torch.zeros_like(p) for name, p in trained.items()}

@@ -10,6 +10,7 @@ from retarget.arrays import as_non_negative
 from retarget.errors import InvalidInputError
 from retarget.lab.methods import Batch, Method
 from retarget.lab.training import gather_rows
+from retarget.networks.reservoir import Reservoir
 
 if TYPE_CHECKING:
     from retarget.lab.training import Run
@@ -86,7 +87,7 @@ class _MemoryReplay(Method):
         self.capacity, self.batch_size, self.terms = capacity, batch_size, terms
 
     def on_start(self, run: "Run") -> None:
-        self._reservoirs = [Reservoir(self.capacity, random) for random in run.random]
+        self._reservoirs = [PlannedReservoir(self.capacity, random) for random in run.random]
         # The extra slot receives samples that are not kept, and is never read.
         shape = len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
         self._stored = run.targets.new_zeros(shape)
@@ -191,16 +192,16 @@ class ReservoirPlan(NamedTuple):
     weights: np.ndarray  # (S, D, r) 1, or 0 if there were too few to draw
 
 
-class Reservoir:
-    """Reservoir sampling (Vitter, 1985), planned ahead for a whole pass without reading values.
+class PlannedReservoir(Reservoir):
+    """A reservoir that plans a whole pass ahead, without reading values.
 
     Attributes:
         held: (capacity,) positions in the stream of the samples kept; 0 in an empty slot.
-        offered: Samples seen so far.
     """
 
     def __init__(self, capacity: int, random: np.random.Generator) -> None:
-        self.capacity, self.offered, self._random = capacity, 0, random
+        super().__init__(capacity)
+        self._random = random
         self.held = np.zeros(capacity, dtype=np.int64)
 
     def plan(
@@ -214,23 +215,15 @@ class Reservoir:
         drawn = np.zeros((len(positions), draws, size), dtype=np.int64)
         slots, enough = np.zeros_like(drawn), np.zeros(drawn.shape)
         for step, samples in enumerate(positions):
-            filled = min(self.offered, self.capacity)
             for draw in range(draws):
-                chosen = self._random.choice(filled, min(size, filled), replace=False)
+                chosen = self.drawn_slots(size, self._random)
                 slots[step, draw, : len(chosen)] = chosen
                 drawn[step, draw, : len(chosen)] = self.held[chosen]
                 enough[step, draw, : len(chosen)] = 1
             for i in np.flatnonzero(weights[step]):
-                slot = self._next_slot()
+                slot = self.next_slot(self._random)
                 if slot < self.capacity:
                     self.held[slot] = samples[i]
                     store[step, store[step] == slot] = self.capacity  # overwritten in the same step
                     store[step, i] = slot
         return ReservoirPlan(store, drawn, slots, enough)
-
-    def _next_slot(self) -> int:
-        """Returns the slot for the next sample; `capacity` or more if it is not kept."""
-        self.offered += 1
-        if self.offered <= self.capacity:
-            return self.offered - 1
-        return int(self._random.integers(self.offered))

@@ -1,0 +1,244 @@
+"""What both correctors of a network share: checks of samples, the caller's form, saved states."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.arrays import as_targets, give_back
+from retarget.errors import InvalidInputError
+from retarget.kernels import EmpiricalNTK
+from retarget.kernels.empirical.parameters import (
+    ParameterChoice,
+    Preconditioner,
+    trained_parameters,
+)
+from retarget.kernels.simple import Kernel
+from retarget.learners import SGD
+from retarget.networks.linearization import LinearizationWatch, require_outputs
+from retarget.samples import (
+    Samples,
+    as_samples,
+    count,
+    form_of,
+    from_named,
+    leaves,
+    mapped,
+    named_leaves,
+    require_network,
+    shapes_of,
+    take,
+)
+from retarget.state_files import explained, part_of, read_state, require_shape, write_state
+from retarget.theory.losses import Loss
+
+
+class Corrector(ABC):
+    """Takes samples and true targets, and gives back others to train a network on.
+
+    Args:
+        module: The network. It is never changed.
+        learner: Describes the optimizer of the loop.
+        options: The checked options, a dataclass: they are saved, and compared when restored.
+        kernel: A function that makes the kernel from a network.
+        params: Which parameters the loop trains.
+        preconditioner: The optimizer of the loop, if it is not plain SGD with one rate.
+        kernel_module: The network whose kernel is used, if not `module` itself.
+    """
+
+    loss: Loss = "squared"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        learner: SGD,
+        options: Any,
+        kernel: Callable[..., Kernel],
+        params: ParameterChoice,
+        preconditioner: Preconditioner,
+        kernel_module: nn.Module | None = None,
+    ) -> None:
+        require_network(module)
+        self.module, self.learner, self.options = module, learner, options
+        self.block_size: int = options.block_size
+        self.params = None if params is None else list(trained_parameters(module, params))
+        given: dict[str, Any] = {} if params is None else {"params": self.params}
+        if preconditioner is not None:
+            given["preconditioner"] = preconditioner
+        self._kernel_module = module if kernel_module is None else kernel_module
+        self.kernel = kernel(self._kernel_module, **given)
+        self._watch: LinearizationWatch | None = LinearizationWatch()
+        # Zero rows of the first samples and targets, which all others must match.
+        self._first: tuple[Samples, Tensor] | None = None
+        self._flat = self._numpy = False  # the form of the caller's Y
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """Number of samples for which it has returned targets."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes kept for the stream."""
+
+    @abstractmethod
+    def trust(self) -> None:
+        """Stops the `LinearizationWarning`."""
+
+    @property
+    def linearization_error(self) -> float | None:
+        """How far the network was from the kernel's prediction, in the last few comparisons.
+
+        It is relative to the predicted movement: 0 is exact, and above 1 there is a
+        `LinearizationWarning`. None if nothing was compared: before the second call, or with
+        momentum.
+        """
+        return None if self._watch is None else self._watch.off
+
+    def save(self, path: str | Path) -> None:
+        """Saves the whole state to one file; an older file is replaced only when it is complete.
+
+        You must save the network's weights yourself. Loading the file runs no code.
+        """
+        write_state(Path(path), *self.to_state())
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Returns what `save` writes: plain values, and tensors by name."""
+        state = self._state()
+        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        values = {
+            "class": type(self).__name__,
+            "options": asdict(self.options) | {"params": self.params},
+            "learner": self.learner.to_dict(),
+            "flat": self._flat,
+            "numpy": self._numpy,
+            "state": {name: value for name, value in state.items() if name not in tensors},
+        }
+        if self._first is not None:
+            tensors |= named_leaves("first.samples", self._first[0])
+            tensors["first.targets"] = self._first[1]
+        return values, tensors
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        module: nn.Module,
+        kernel: Callable[..., Kernel] = EmpiricalNTK,
+        device: str | torch.device = "cpu",
+    ) -> Self:
+        """Loads a file written by `save`; the corrector then continues as if never interrupted.
+
+        Args:
+            path: The file.
+            module: The network as it is now. With `refresh="never"` only its architecture matters:
+                the weights that the kernel uses come from the file.
+            kernel: A function that makes the kernel, as in the constructor; with a preconditioner,
+                `functools.partial(EmpiricalNTK, preconditioner=optimizer)`.
+            device: The device of the network; the samples are loaded there.
+        """
+        values, tensors = read_state(Path(path), device, cls.__name__)
+        with explained(path, cls.__name__):
+            learner, options = SGD(**values["learner"]), values["options"]
+            loaded = cls(module, learner, kernel=kernel, **options)
+            loaded.restore(values, tensors)
+        return loaded
+
+    def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Restores the result of `to_state`; call it on a new corrector with the same options.
+
+        Use it if you already have a corrector with its network; `load` makes one.
+
+        Args:
+            values: Plain values.
+            tensors: Tensors by name, on the network's device.
+        """
+        if self._first is not None:
+            raise InvalidInputError(
+                "this corrector has been used; expected a new one to restore a state"
+            )
+        mine = self.to_state()[0]
+        for name in ("options", "learner"):
+            saved = SGD(**values[name]).to_dict() if name == "learner" else values[name]
+            if saved != mine[name]:
+                raise InvalidInputError(
+                    f"the state has the {name} {saved}, the corrector {mine[name]}; expected the "
+                    "same"
+                )
+        self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
+        first = part_of(tensors, "first")
+        if first:
+            samples = as_samples("samples", from_named("samples", first))
+            self._first = samples, require_shape("targets", first["targets"], 0, None)
+        self._restore(values["state"] | tensors)
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]:
+        """Returns what has been learned, as named tensors and plain values."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Restores the result of `_state`, in a new corrector."""
+
+    def _checked(self, X: Any, Y: Any) -> tuple[Samples, Tensor]:
+        """Returns samples and targets (n, c) as tensors; raises if they do not fit the first."""
+        samples, targets = as_samples("X", X), as_targets("Y", Y)
+        n = count(samples)
+        if n != len(targets) or not n:
+            raise InvalidInputError(
+                f"X has {n} samples and Y has {len(targets)}; expected the same number, at least 1"
+            )
+        if self._first is None:
+            require_outputs(self._kernel_module, samples, targets)
+        else:
+            _require_alike((samples, targets), self._first)
+        return samples, targets
+
+    def _handed_back(self, Z: Tensor, samples: Samples, targets: Tensor, Y: Any) -> Any:
+        """Returns new targets in the form of Y; from now on all samples must match these."""
+        self._first = without_rows(samples, targets)
+        self._flat, self._numpy = np.ndim(Y) == 1, not isinstance(Y, Tensor)
+        return self._in_given_form(Z)
+
+    def _in_given_form(self, Z: Tensor) -> Any:
+        """Returns a copy of the targets for the caller, in the form of the last Y."""
+        Z = Z.clone()
+        return give_back(Z[:, 0] if self._flat else Z, None if self._numpy else Z)
+
+    def _samples_of(self, state: dict[str, Any]) -> Samples | None:
+        """Returns the samples of a state, if it has any; they must match the first ones."""
+        found = from_named("samples", state)
+        if found is None:
+            return None
+        # copied for the memory alignment of samples that were never saved: same bits in results
+        samples = mapped(torch.clone, as_samples("samples", found))
+        if self._first is None or form_of(samples) != form_of(self._first[0]):
+            raise InvalidInputError(
+                f"samples have shape {shapes_of(samples)}; expected the shape of the first samples"
+            )
+        return samples
+
+
+def without_rows(samples: Samples, targets: Tensor) -> tuple[Samples, Tensor]:
+    """Returns zero rows of the samples and targets, which show their form."""
+    return take(samples, slice(0, 0)), targets[:0]
+
+
+def _require_alike(task: tuple[Samples, Tensor], first: tuple[Samples, Tensor]) -> None:
+    """Raises if a task does not match the first one."""
+
+    def words(samples: Samples, targets: Tensor) -> str:
+        kinds = {(leaf.dtype, leaf.device) for leaf in leaves(samples)}
+        types = " and ".join(sorted(f"{dtype}, on {device}" for dtype, device in kinds))
+        return f"samples of shape {shapes_of(samples)}, {targets.shape[1]} targets, {types}"
+
+    if (form_of(task[0]), task[1].shape[1]) != (form_of(first[0]), first[1].shape[1]):
+        raise InvalidInputError(
+            f"this task has {words(*task)}; expected {words(*first)}, as in the first task"
+        )
