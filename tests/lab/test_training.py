@@ -269,3 +269,28 @@ def test_networks_that_cannot_be_trained():
     ):
         with pytest.raises(InvalidInputError, match=message):
             Ensemble(networks)
+
+
+def mirrored(inputs):
+    return inputs.flip(-1)
+
+
+def test_a_sample_is_shown_in_a_random_view_in_every_pass():
+    """Against a plain loop with the same draws: one for each sample of each pass."""
+    problem, learner = stream(), LEARNERS["mean"]
+    network, twin = mlp(0), mlp(0)
+    lab.train(network, problem, learner, epochs=2, views=[None, mirrored], seeds=[7])
+    random = np.random.default_rng(7)
+    loop = oracle.Loop(twin, oracle.samples(problem.train), problem.targets(), learner, 0)
+    for span in problem.train.spans():
+        for _ in range(2):
+            shown = random.integers(2, size=span.stop - span.start)
+            order = np.arange(span.start, span.stop)
+            for batch in loop.batches(order):
+                X = loop.X[batch].clone()
+                flipped = shown[batch - span.start].astype(bool)
+                X[flipped] = X[flipped].flip(-1)
+                loop.descend(loop.loss(twin(X), loop.Y[batch]))
+    assert (weights(network) - weights(twin)).abs().max() < 1e-10
+    with pytest.raises(InvalidInputError, match="Corrected computes the targets of each sample"):
+        lab.train(mlp(0), problem, learner, lab.Corrected(1.0, 4), views=[None, mirrored])

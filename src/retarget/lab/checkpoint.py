@@ -155,6 +155,7 @@ def _describe(run: "Run") -> dict[str, Any]:
     start = {f"{m} {k}": v for m, net in enumerate(networks) for k, v in net.state_dict().items()}
     description: dict[str, Any] = {
         **{name: getattr(run, name) for name in ("epochs", "reshuffle", "evaluate_every")},
+        "views": run.views.names,
         "learners": [learner.to_dict() for learner in run.learners],
         # a method's options are its attributes without a leading underscore
         "methods": [

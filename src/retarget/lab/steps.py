@@ -132,6 +132,7 @@ class MemberSamples:
     rows: Tensor  # (M, n) the rows of the pool, in each member's order
     labels: Tensor  # (M, n) class of each sample
     spans: list[list[slice]]  # for each member the range of each task
+    sample_bytes: int  # of one sample, as it would be stored
 
     @classmethod
     def gather(cls, parts: Sequence[Labeled], device: torch.device) -> "MemberSamples":
@@ -145,6 +146,7 @@ class MemberSamples:
             rows=torch.stack([p.rows.to(device) + offset[id(p.inputs)] for p in parts]),
             labels=torch.stack([p.labels.to(device) for p in parts]),
             spans=[part.spans() for part in parts],
+            sample_bytes=parts[0].sample_bytes or parts[0].inputs[:1].nbytes,
         )
 
     def inputs(self, member: int, span: slice) -> Tensor:
@@ -162,18 +164,22 @@ class PassPlan:
 
     positions: Tensor  # (steps, M, b) positions in the stream; the last mini-batch is padded
     weights: Tensor  # (steps, M, b) 1, or 0 for padding
+    views: Tensor  # (steps, M, b) which view of each sample is shown
 
     @classmethod
-    def in_order(cls, order: np.ndarray, batch_size: int, like: Tensor) -> "PassPlan":
+    def in_order(
+        cls, order: np.ndarray, shown: np.ndarray, batch_size: int, like: Tensor
+    ) -> "PassPlan":
         """Plans mini-batches of the samples at (M, n) positions, in order; weights as `like`."""
         members, n = order.shape
-        filled = np.pad(order, ((0, 0), (0, -n % batch_size)), mode="edge")
+        padding = ((0, 0), (0, -n % batch_size))
+        filled, views = np.pad(order, padding, mode="edge"), np.pad(shown, padding, mode="edge")
         real = np.broadcast_to(np.arange(filled.shape[1]) < n, filled.shape)
-        positions, weights = (
+        positions, weights, chosen = (
             torch.from_numpy(values.reshape(members, -1, batch_size).swapaxes(0, 1).copy())
-            for values in (filled, real)
+            for values in (filled, real, views)
         )
-        return cls(positions.to(like.device), weights.to(like))
+        return cls(positions.to(like.device), weights.to(like), chosen.to(like.device))
 
     def __len__(self) -> int:
         return len(self.positions)  # steps

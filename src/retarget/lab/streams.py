@@ -24,6 +24,7 @@ class Labeled:
     rows: Tensor  # (n,) rows of the pool, in order
     labels: Tensor  # (n,) class of each sample, in order
     sizes: tuple[int, ...]  # samples in each task
+    sample_bytes: int | None = None  # of one as it would be stored; None: as it is here
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -111,12 +112,18 @@ class TaskStream:
 
 @dataclass(frozen=True)
 class LabeledData:
-    """A data set to make streams from: training and test inputs (n, ...) and labels (n,)."""
+    """A data set to make streams from: training and test inputs (n, ...) and labels (n,).
+
+    Attributes:
+        sample_bytes: What a sample takes where it is stored, such as 3,072 for a picture of 32 x 32
+            pixels; None for the size of its numbers here. Methods that keep samples count it.
+    """
 
     inputs: Tensor
     labels: Tensor
     test_inputs: Tensor
     test_labels: Tensor
+    sample_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for X, y in (("inputs", "labels"), ("test_inputs", "test_labels")):
@@ -211,7 +218,7 @@ def _by_class(
     def labeled(inputs: Tensor, labels: Tensor, tasks: list[np.ndarray]) -> Labeled:
         rows = torch.from_numpy(np.concatenate(tasks)).to(inputs.device)
         shown = labels.new_tensor([place[label] for label in labels[rows].tolist()])
-        return Labeled(inputs, rows, shown, tuple(map(len, tasks)))
+        return Labeled(inputs, rows, shown, tuple(map(len, tasks)), data.sample_bytes)
 
     train = labeled(data.inputs, data.labels, tasks)
     test = labeled(data.test_inputs, data.test_labels, test_tasks)

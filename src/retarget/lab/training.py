@@ -17,6 +17,7 @@ from retarget.lab.steps import NEVER, Ensemble, MemberSamples, Optimizer, PassPl
 from retarget.lab.streams import TaskStream
 from retarget.learners import SGD
 from retarget.progress import PatientBar
+from retarget.streaming.views import View, Views
 from retarget.theory.losses import row_losses
 
 EVALUATED_AT_A_TIME = {"cpu": 64}  # so activations stay in the cache; 4096 on other devices
@@ -32,6 +33,7 @@ def train(
     epochs: int = 1,
     reshuffle: bool = False,
     evaluate_every: int | None = None,
+    views: Sequence[View] | None = None,
     seeds: Sequence[int] | None = None,
     record: bool = True,
     progress: bool | None = None,
@@ -55,6 +57,9 @@ def train(
             the same order in every epoch (`keeps_order`).
         evaluate_every: Samples between two evaluations within a task, a multiple of the batch
             size. There is always one before training, and one after each task.
+        views: Functions of a batch of samples that do not change what a sample means, such as its
+            mirror image (None is the sample itself): in each pass, each sample is shown as one of
+            them, chosen at random. Not with methods that change the targets of single samples.
         seeds: Seeds for everything random (orders, buffers), one per member; default 0, 1, 2...
         record: On CUDA, record a step of each pass and replay it (if the methods allow).
         progress: Whether to show a progress bar; None shows it on a terminal.
@@ -73,8 +78,15 @@ def train(
             the beginning.
     """
     schedule = {"epochs": epochs, "reshuffle": reshuffle, "evaluate_every": evaluate_every}
-    run = _start(modules, streams, learners, methods, seeds, record=record, **schedule)
+    given = {"views": Views(views), "record": record}
+    run = _start(modules, streams, learners, methods, seeds, **given, **schedule)
     check_schedule(epochs, evaluate_every, run.learners[0].batch_size)
+    fixed = [method.name for method in run.methods if method.keeps_order]
+    if len(run.views) > 1 and fixed:
+        raise InvalidInputError(
+            f"views are shown at random, but {fixed[0]} computes the targets of each sample as it "
+            "is; leave views out"
+        )
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run)
     for method in run.methods:
         method.on_start(run)
@@ -104,7 +116,7 @@ class Run:
         test: The members' test samples.
         targets: (M, n, c) true targets, in stream order.
         random: The random generator of each member.
-        epochs: As in `train`, and so are `reshuffle`, `evaluate_every` and `record`.
+        epochs: As in `train`, and so are `reshuffle`, `evaluate_every`, `views` and `record`.
         task: The task being learned, from 0.
         epoch: The pass over it, from 0.
         order: (M, n) positions of the task's samples, in the order of the last pass.
@@ -126,6 +138,7 @@ class Run:
     epochs: int
     reshuffle: bool
     evaluate_every: int | None
+    views: Views
     record: bool
     total_loss: Tensor  # (M,) of the steps since the last evaluation
     first_bad: Tensor  # (M,) first step of the pass with a loss that is not finite, or NEVER
@@ -149,8 +162,7 @@ class Run:
     @property
     def stream_bytes(self) -> int:
         """Bytes of all samples and targets of a member's stream."""
-        sample = self.train.inputs(0, slice(0, 1)).nbytes
-        return self.train.rows.shape[1] * sample + self.targets[0].nbytes
+        return self.train.rows.shape[1] * self.train.sample_bytes + self.targets[0].nbytes
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Returns each member's loss (M,), for outputs and targets (M, b, c), weights (M, b)."""
@@ -173,6 +185,11 @@ class Run:
         positions = self.plan.positions.index_select(0, step)[0]
         weights = self.plan.weights.index_select(0, step)[0]
         inputs = self.inputs(positions)
+        if len(self.views) > 1:
+            flat = inputs.flatten(0, 1)
+            seen = torch.stack([flat if v is None else v(flat) for v in self.views.functions])
+            chosen = self.plan.views.index_select(0, step).flatten()
+            inputs = seen[chosen, torch.arange(len(chosen), device=seen.device)].view_as(inputs)
         outputs = self.ensemble(inputs)
         return Batch(step, positions, weights, inputs, self.true_targets(positions), outputs)
 
@@ -190,7 +207,11 @@ class Run:
             after_step: Called after each step with the number of samples in it.
         """
         n, batch_size = order.shape[1], self.learners[0].batch_size
-        self.plan = PassPlan.in_order(order, batch_size, self.targets)
+        shown = np.zeros(order.shape, dtype=np.int64)
+        if len(self.views) > 1:
+            self.views.require_fit(self.train.inputs(0, slice(0, 1)))
+            shown = np.stack([each.integers(len(self.views), size=n) for each in self.random])
+        self.plan = PassPlan.in_order(order, shown, batch_size, self.targets)
         for method in methods:
             method.on_epoch_start(self)
         stepper, self.taken = Stepper(self, methods), 0

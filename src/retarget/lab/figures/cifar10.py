@@ -87,4 +87,5 @@ def _data(folder: Path, test_per_class: int, device: str) -> LabeledData:
         torch.from_numpy(cifar.train_labels).to(device),
         torch.from_numpy(normalized(cifar.test_images[chosen])).to(device),
         torch.from_numpy(labels[chosen]).to(device),
+        sample_bytes=int(cifar.train_images[0].size),
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 import polars as pl
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from retarget import lab
 from retarget.errors import TrainingDivergedError
@@ -20,6 +20,8 @@ from retarget.lab.experiment import Config, Count, Positive
 from retarget.lab.training import check_schedule
 from retarget.learners import SGD, Reduction
 from retarget.networks.corrector import Kind, Refresh
+from retarget.streaming.ridge import Precision
+from retarget.streaming.views import View
 from retarget.theory.iterative import Parts
 
 MethodName = Literal[
@@ -63,6 +65,9 @@ class NetworkRun(Config):
         first_epochs: Passes over the first task, for the tangent learner and the last layer.
         combinations: Random combinations of outputs, for the tangent learner.
         damping: Divisor of the steps of the closed loop.
+        mirror: Whether mirror images are shown too: at random in training, all of them to the
+            tangent learner.
+        precision: In which the tangent learner keeps its sums.
         random_features: Number of random ReLU features of the last layer, or 0 for none.
     """
 
@@ -90,6 +95,8 @@ class NetworkRun(Config):
     combinations: Count = 1
     random_features: WholeNotNegative = 0
     damping: Positive = 1.0
+    mirror: bool = False
+    precision: Precision = "float64"
     device: str = "cpu"
 
     @model_validator(mode="after")
@@ -103,9 +110,18 @@ class NetworkRun(Config):
         """The online learner."""
         return SGD(self.lr, self.batch_size, reduction=self.reduction)
 
+    @property
+    def views(self) -> list[View] | None:
+        """The views in which a picture is shown."""
+        return [None, _mirrored] if self.mirror else None
+
     def setup(self) -> TrainingSetup:
         """Returns what the run learns."""
         raise NotImplementedError
+
+
+def _mirrored(pictures: Tensor) -> Tensor:
+    return pictures.flip(-1)
 
 
 @lru_cache(maxsize=256)  # a plan may have 100,000 runs
@@ -151,7 +167,16 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         "corrected": [corrected],
         "der, corrected": [corrected, lab.DER(first.capacity)],
         "led": [lab.Led(3.0, first.features, first.block_size, first.damping)],
-        "tangent": [lab.Tangent("auto", first.features, first.first_epochs, first.combinations)],
+        "tangent": [
+            lab.Tangent(
+                "auto",
+                first.features,
+                first.first_epochs,
+                first.combinations,
+                first.views,
+                first.precision,
+            )
+        ],
         "last layer": [lab.LastLayer("auto", first.random_features, first.first_epochs)],
         "joint": [lab.Joint(first.replay_passes)],
     }
@@ -174,6 +199,7 @@ def train_networks(
                 epochs=first.epochs,
                 reshuffle=first.reshuffle,
                 evaluate_every=first.evaluate_every,
+                views=first.views,
                 seeds=[config.seed for config in remaining],
                 checkpoint=_checkpoint_of(remaining, checkpoint),
             )

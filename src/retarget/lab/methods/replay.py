@@ -124,8 +124,9 @@ class _MemoryReplay(Method):
 
     def kept_bytes(self, run: "Run") -> int:
         compared_with = {name for _, name in self.terms}
-        sample = run.train.inputs(0, slice(0, 1)).nbytes
-        return self.capacity * (sample + len(compared_with) * run.targets[0, :1].nbytes)
+        return self.capacity * (
+            run.train.sample_bytes + len(compared_with) * run.targets[0, :1].nbytes
+        )
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         return {

@@ -5,6 +5,7 @@ afterwards. Later tasks are learned exactly, in any order, without keeping sampl
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -14,8 +15,9 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.lab.methods import Method
 from retarget.samples import evaluating
-from retarget.streaming.ridge import Prepared, StreamingRidge, as_ridge
+from retarget.streaming.ridge import Precision, Prepared, StreamingRidge, as_ridge
 from retarget.streaming.tangent import TangentLearner
+from retarget.streaming.views import View
 
 if TYPE_CHECKING:
     from retarget.lab.training import Run
@@ -87,6 +89,9 @@ class Tangent(_AfterFirstSession):
         features: Number of tangent features.
         first_epochs: Passes of plain training over the first task; 0 for none.
         combinations: Number of random combinations of the outputs whose gradients are computed.
+        views: Functions of a batch of samples, or None for the sample itself, of which every one is
+            learned; give `train` the same ones for the first session.
+        precision: `"float64"`, or `"float32"` for half the memory.
     """
 
     def __init__(
@@ -95,14 +100,23 @@ class Tangent(_AfterFirstSession):
         features: int = 4096,
         first_epochs: int = 1,
         combinations: int = 1,
+        views: Sequence[View] | None = None,
+        precision: Precision = "float64",
     ) -> None:
         super().__init__(gamma, first_epochs)
         self.features = as_count("features", features)
+        self.views, self.precision = views, precision
         self.combinations = as_count("combinations", combinations)
 
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
         return TangentLearner(
-            module, self.gamma, self.features, combinations=self.combinations, seed=seed
+            module,
+            self.gamma,
+            self.features,
+            views=self.views,
+            precision=self.precision,
+            combinations=self.combinations,
+            seed=seed,
         )
 
 
