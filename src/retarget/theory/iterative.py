@@ -226,8 +226,9 @@ def equal_blocks(
         start = min(block_size, stop)
         yield slice(0, start), start
     whole = stop - (stop - start) % block_size
-    blocks, ranges = (whole - start) // block_size, round((whole - start) / panel_rows(device))
-    stride = max(1, -(-blocks // max(1, ranges))) * block_size  # ranges of about equal length
+    # ranges of about equal length, and of at least a panel: fewer, larger steps are faster
+    blocks, ranges = (whole - start) // block_size, (whole - start) // panel_rows(device)
+    stride = max(1, -(-blocks // max(1, ranges))) * block_size
     for begin in range(start, whole, stride):
         yield slice(begin, min(begin + stride, whole)), block_size
     if whole < stop:
