@@ -203,7 +203,7 @@ class TargetCorrector(Resumable):
             return self._intake.give(self._waiting[:0, 0])
         self._waiting = self._waiting.clone()  # a view would keep the whole portion in memory
         self._intake.release(stop)
-        return self._intake.give(corrected[0] if len(corrected) == 1 else torch.cat(corrected))
+        return self._intake.give(torch.cat(corrected))  # a copy: see `Sweep.correct`
 
     @in_turn
     def fork(self) -> Self:

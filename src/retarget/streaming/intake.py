@@ -185,6 +185,8 @@ class Intake:
             require_symmetric("the kernel's result", own)
         return self._wide(K)
 
+    @torch.inference_mode(False)  # a kernel may need gradients of its own: see `Sweep.correct`
+    @torch.no_grad()
     def gram(self, rows: slice) -> Tensor:
         """Returns the kernel of a range of samples with itself."""
         X = self.samples.rows[rows]

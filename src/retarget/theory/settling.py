@@ -114,7 +114,7 @@ class BlockInverses:
         count, size, _ = self.cholesky.shape
         if count == 1:
             return self.solve(rhs)
-        columns = coupling.unflatten(1, (count, size)).transpose(0, 1)
+        columns = coupling.reshape(-1, count, size).transpose(0, 1)
         columns = self._rooted(solve_lower_right(self.cholesky, columns).mT, transposed=True).mT
         lower = self._rooted(in_blocks(columns.transpose(0, 1).reshape(coupling.shape), size), True)
         lower = lower.flatten(0, 1)
