@@ -141,6 +141,21 @@ def test_a_rate_that_is_too_large_is_told_with_one_that_is_not():
     assert told[5] == told[None]
 
 
+def test_targets_can_be_learned_by_autograd_and_kernels_may_use_it():
+    network, X = mlp(3, classes=1), torch.tensor(made()[0])
+    Y = X[:, :1]
+    kernel = rt.EmpiricalNTK(network)
+    streamed = rt.TargetCorrector(kernel, rt.SGD(0.01), 0.5, 4).correct(X, Y)
+    for targets in (streamed, rt.iterative_targets(kernel(X, X), Y, rt.SGD(0.01), 0.5, 4)):
+        weights = torch.ones(5, 1, dtype=X.dtype, requires_grad=True)
+        torch.nn.functional.mse_loss(X @ weights, targets).backward()  # it keeps the targets
+        assert_same(weights.grad, 2 * X.mT @ (X @ weights.detach() - targets) / len(X), 1e-12)
+    diverging = rt.TargetCorrector(kernel, rt.SGD(1e200), 0.5, 4, parts="offline")
+    with pytest.raises(rt.errors.DivergedError, match=r"below lr = [\d.e-]+ it would be stable"):
+        diverging.correct(X, Y)
+    assert len(diverging) == 0
+
+
 def test_precision_that_is_lost_is_said():
     X, Y = made()
     one = rt.TargetCorrector(rt.Linear(), rt.SGD(0.01), 1e-15, 1, features=5)

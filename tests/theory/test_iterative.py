@@ -20,6 +20,7 @@ from retarget.errors import (
     PrecisionWarning,
     StreamTooLargeError,
 )
+from retarget.theory.settling import invert_blocks
 from support.oracles import lab as lab_oracle
 from support.oracles import literal
 from support.oracles.simulation import train
@@ -423,3 +424,28 @@ def test_single_samples_are_learned_at_the_rate_that_reaches_the_aim_in_one_step
     for term in rt.correction_terms(stream.K, rt.SGD(lr=eta), gamma, block_size=1):
         own = stream.K[term.rows, term.rows]
         assert_same(eta * term.modulation * own, np.ones((1, 1)))
+
+
+@pytest.mark.parametrize("singular", [(), (1, 4), (0, 1, 2, 3, 4)], ids=str)
+def test_blocks_in_turn_solve_the_block_triangular_system(singular):
+    rng, count, size = np.random.default_rng(8), 5, 3
+    grams = []
+    for block in range(count):
+        X = rng.normal(size=(size, 4))
+        X[2] = X[0] if block in singular else X[2]
+        grams.append(X @ X.T)
+        grams[-1][2, 2] *= 1 + 1e-15  # some of them have a Cholesky factor, of rounding alone
+    coupling, rhs = rng.normal(size=(15, 15)), rng.normal(size=(15, 2))
+    expected = np.zeros((15, 2))
+    for block, gram in enumerate(grams):
+        rows = slice(size * block, size * (block + 1))
+        rest = rhs[rows] - coupling[rows, : rows.start] @ expected[: rows.start]
+        expected[rows] = np.linalg.pinv(gram, rcond=1e-12, hermitian=True) @ rest
+    inverses = invert_blocks(torch.tensor(np.stack(grams)), 0.0, 0, in_range=True)
+    assert tuple([] if inverses.singular is None else inverses.singular.tolist()) == singular
+    before = torch.tensor(coupling)
+    got = inverses.solve_in_turn(before, torch.tensor(rhs))
+    assert_same(got, expected, 1e-10 * np.abs(expected).max())
+    assert_same(before, coupling, 0)  # it may be the caller's own kernel
+    alone = inverses.solve(torch.tensor(rhs))[:size]
+    assert_same(alone, expected[:size], 1e-10 * np.abs(expected).max())

@@ -97,7 +97,7 @@ def test_each_window_is_told_and_holds_whole_blocks():
     stream, seen = make_stream(11, 1, seed=0), []
     X, Y = torch.from_numpy(stream.features), torch.from_numpy(stream.Y)
     kernel = stream_kernel.DenseKernel(rt.Linear(), X, Y, seen.append)
-    with panels_of(6):
+    with panels_of(5):
         parts = list(kernel.windows(2, order=torch.arange(10, -1, -1)))
     assert [(part.rows.start, part.rows.stop, part.block_size) for part in parts] == [
         *((0, 6, 2), (6, 10, 2), (10, 11, 1))

@@ -156,7 +156,8 @@ class TargetCorrector(Resumable):
         after = self.fork()
         new = torch.stack(after._intake.take(X, Y, initial), dim=1)
         if new.shape[0]:
-            after._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
+            before = self._waiting
+            after._waiting = torch.cat([before, new]) if before is not None and len(before) else new
         waiting = len(after._intake) - len(after._sweep)
         targets = after._correct(waiting - waiting % self.block_size)
         self._become(after)
@@ -202,7 +203,7 @@ class TargetCorrector(Resumable):
             return self._intake.give(self._waiting[:0, 0])
         self._waiting = self._waiting.clone()  # a view would keep the whole portion in memory
         self._intake.release(stop)
-        return self._intake.give(torch.cat(corrected))
+        return self._intake.give(torch.cat(corrected))  # a copy: see `Sweep.correct`
 
     @in_turn
     def fork(self) -> Self:

@@ -156,8 +156,8 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
-    if 4 * rhs.shape[0] < rhs.shape[1]:  # half the time for few rows, if L is in one piece
-        return solve_lower(L.contiguous(), rhs.mT).mT
+    if 4 * rhs.shape[-2] < rhs.shape[-1]:  # half the time for few rows, if L is in one piece
+        return solve_lower(L if L.mT.is_contiguous() else L.contiguous(), rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
     return x
 
@@ -299,8 +299,8 @@ class GrowingCholesky:
         joined = probes if rhs is None else torch.cat([rhs, probes], dim=1)
         solved = new.solve(joined, self._solved if self.panels else joined[:0])
         if not self.panels or self.panels[-1] is not new.panel:
-            if self.panels:  # the last panel is closed for good: drop the rows it did not use
-                last = self.panels[-1]
+            if self.panels and not self.panels[-1].full:
+                last = self.panels[-1]  # closed for good: drop the rows it did not use
                 last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
         new.panel.used += new.corner.shape[0]

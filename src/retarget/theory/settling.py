@@ -26,6 +26,7 @@ from retarget.theory.cholesky import (
     probed_condition,
     scaled_condition,
     solve_lower,
+    solve_lower_right,
     solve_lower_transposed,
 )
 from retarget.theory.dual import Window, diagonal_blocks
@@ -35,9 +36,6 @@ from retarget.theory.response import StepResponse
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
 ROUNDING = 8.0
-# Rows of the blocks that are solved together: more multiply more zeros, fewer make more calls. An
-# H200 takes 1.78 times a Cholesky factorization for 30,000 samples with 128, 1.44 times with 2048.
-TOGETHER, TOGETHER_ELSEWHERE = {"cpu": 128}, 2048
 
 
 class Settling:
@@ -64,27 +62,7 @@ class Settling:
         if window.memory.responses is not None:
             coupling = coupling * window.spread(window.memory.responses[1][ends]) / share.mT
         rest = aim - window.inherited(window.memory.coasting_carry[ends])
-        count = blocks.cholesky.shape[0]
-        if count == 1:
-            return blocks.solve(rest) / share
-        # T A = rest with T block lower triangular, a few blocks at a time
-        A, most = torch.empty_like(rest), TOGETHER.get(rest.device.type, TOGETHER_ELSEWHERE)
-        together = max(1, most // block_size)
-        for first in range(0, count, together):
-            few = blocks.part(first, first + together)
-            before = first * block_size
-            rows = slice(before, before + len(few.cholesky) * block_size)
-            rhs = rest[rows]
-            if before:
-                rhs = torch.addmm(rhs, coupling[rows, :before], A[:before], alpha=-1)
-            solution = few.solve(rhs)
-            if len(few.cholesky) > 1:
-                # block rows times the inverses of the diagonal blocks are unit lower triangular
-                own = coupling[rows, rows].clone()
-                diagonal_blocks(own, block_size).zero_()
-                solution = solve_lower(few.solve(own), solution, unit_diagonal=True)
-            A[rows] = solution
-        return A / share
+        return blocks.solve_in_turn(coupling, rest) / share
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
         """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, for each block separately."""
@@ -107,7 +85,7 @@ class BlockInverses:
     """The inverses of several blocks gamma_o I + K_nn.
 
     Attributes:
-        cholesky: (blocks, b, b) Cholesky factors.
+        cholesky: (blocks, b, b) Cholesky factors; the identity for a singular block.
         condition: An estimate of the largest condition number.
         rounding: Eigenvalues below this part of the largest one are taken for rounding.
         singular: Indices of the blocks whose kernel is singular, if any.
@@ -120,23 +98,38 @@ class BlockInverses:
     singular: Tensor | None = None
     roots: Tensor | None = None
 
-    def part(self, first: int, stop: int) -> "BlockInverses":
-        """The inverses of some consecutive blocks."""
-        cholesky = self.cholesky[first:stop]
-        if self.singular is None or self.roots is None:
-            return BlockInverses(cholesky, self.condition, self.rounding)
-        among = (self.singular >= first) & (self.singular < stop)
-        singular = self.singular[among] - first
-        known = self.condition, self.rounding
-        return BlockInverses(cholesky, *known, singular, self.roots[among])
-
     def solve(self, rhs: Tensor) -> Tensor:
         """(m, c) the least-norm solution of every block."""
         blocks = in_blocks(rhs, self.cholesky.shape[-1])
-        solution = _cholesky_solve(self.cholesky, blocks)
-        if self.singular is not None and self.roots is not None:
-            solution[self.singular] = self.roots @ (self.roots.mT @ blocks[self.singular])
-        return solution.flatten(0, 1)
+        half = self._rooted(solve_lower(self.cholesky, blocks), transposed=True)
+        return self._rooted(solve_lower_transposed(self.cholesky, half)).flatten(0, 1)
+
+    def solve_in_turn(self, coupling: Tensor, rhs: Tensor) -> Tensor:
+        r"""(m, c) the same if each block also sees those before it, through `coupling` (m, m).
+
+        With $G G^\top$ the blocks and $N$ the coupling below them, $A = G^{-\top} U$ leaves the
+        triangular system $(G + N G^{-\top})\, U = B$. A singular block has its root $R$ for
+        $G^{-\top}$, and $R^\top$ is multiplied to its rows.
+        """
+        count, size, _ = self.cholesky.shape
+        if count == 1:
+            return self.solve(rhs)
+        columns = coupling.reshape(-1, count, size).transpose(0, 1)
+        columns = self._rooted(solve_lower_right(self.cholesky, columns).mT, transposed=True).mT
+        lower = self._rooted(in_blocks(columns.transpose(0, 1).reshape(coupling.shape), size), True)
+        lower = lower.flatten(0, 1)
+        diagonal_blocks(lower, size).copy_(self.cholesky)
+        U = solve_lower(lower, self._rooted(in_blocks(rhs, size), transposed=True).flatten(0, 1))
+        solution = solve_lower_transposed(self.cholesky, in_blocks(U, size))
+        return self._rooted(solution).flatten(0, 1)
+
+    def _rooted(self, blocks: Tensor, transposed: bool = False) -> Tensor:
+        """The rows of each singular block times its root; the others as they are."""
+        if self.singular is None or self.roots is None:
+            return blocks
+        roots, rooted = self.roots.mT if transposed else self.roots, blocks.clone()
+        rooted[self.singular] = roots @ blocks[self.singular]
+        return rooted
 
 
 def invert_blocks(
@@ -157,7 +150,7 @@ def invert_blocks(
     probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots)))
     rounding = ROUNDING * size * eps
     enough = min(plenty(gram.dtype), 1 / rounding / SLACK)
-    if bool(((probed < enough) & (info == 0)).all()):
+    if all(each < enough for each in probed.tolist()) and not any(info.tolist()):
         return BlockInverses(factors, 1.0, rounding)
     failed = info != 0
     factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
@@ -179,6 +172,7 @@ def invert_blocks(
     kept = torch.where(eigenvalues > rounding * eigenvalues[:, -1:], eigenvalues, torch.inf)
     condition[singular] = (eigenvalues[:, -1] / kept.amin(1)).clamp(min=1.0)
     roots = vectors * kept.rsqrt()[:, None, :]
+    factors[singular] = torch.eye(size, dtype=gram.dtype, device=gram.device)
     return BlockInverses(factors, float(condition.max()), rounding, singular, roots)
 
 
