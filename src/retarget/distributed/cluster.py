@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import dask.config
@@ -71,7 +72,8 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
             f"memory_limit={memory_limit!r} was given with {address}, but it is only for local "
             "workers; set it there with 'dask worker --memory-limit'"
         )
-    with _quiet_logs(), _event_loop() as loop:
+    loop = _event_loop()
+    with _quiet_logs():
         if local is not None:
             with (
                 _local_cluster(int(local[1]), memory_limit, loop) as cluster,
@@ -84,30 +86,27 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
                 yield client
 
 
-@contextmanager
-def _event_loop() -> Iterator[IOLoop]:
-    """Runs an event loop in a thread; Dask's own way to start one gives up after 10 s."""
+@cache
+def _event_loop() -> IOLoop:
+    """Runs an event loop in a thread of its own, one for the whole process.
+
+    Dask would start one itself, but gives up after 10 s, which a busy machine may need.
+    """
     loops: list[IOLoop] = []
-    running, stop = threading.Event(), asyncio.Event()
+    running = threading.Event()
 
     async def serve() -> None:
         loops.append(IOLoop.current())
         running.set()
-        await stop.wait()
+        await asyncio.Event().wait()  # forever
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="Dask")
-    thread.start()
+    threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="Dask").start()
     if not running.wait(LONGEST_START):
-        stop.set()
         raise ClusterError(
             f"Dask's event loop did not start within {LONGEST_START} s; the machine is too busy: "
             "try again when it has less to do, or with fewer workers"
         )
-    try:
-        yield loops[0]
-    finally:
-        loops[0].add_callback(stop.set)
-        thread.join(TIMEOUT)
+    return loops[0]
 
 
 @contextmanager
