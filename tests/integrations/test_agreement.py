@@ -259,14 +259,14 @@ def test_everything_that_is_wrong_is_said_at_once_with_the_arguments_that_would_
     problems.add(True, "b is wrong", b=None)
     with pytest.raises(InvalidInputError, match=r"^b is wrong; set Trainer\(b=None\)$"):
         problems.refuse()
-    assert problems.check(agreement.real_targets, HOT.long(), 4, c="d") is None
+    assert problems.check(agreement.real_targets, LABELS + 3, 2, c="d") is None
     assert problems
     with pytest.raises(InvalidInputError) as caught:
         problems.refuse()
     first, *lines = str(caught.value).split("\n")
     assert first == "2 things would make corrected targets wrong:"
     assert lines[0] == "- b is wrong"
-    assert lines[1].startswith("- the labels have shape (3, 2)")
+    assert lines[1].startswith("- the class labels are 3 to 4, and there are 2 outputs")
     assert lines[2:] == ["- set Trainer(b=None, c='d')"]
 
 
@@ -329,7 +329,9 @@ def test_half_of_the_squared_error_and_its_gradient(targets, reduction, divisor)
 
 def test_true_targets_are_one_hot_rows_of_classes_and_numbers_as_they_are():
     assert torch.equal(agreement.real_targets(LABELS.int(), 2), HOT.double())
-    assert agreement.real_targets(F, 7) is F
+    assert torch.equal(agreement.real_targets(F, 7), F)
+    assert torch.equal(agreement.real_targets(F[:, 0], 7), F[:, :1])
+    assert torch.equal(agreement.real_targets(HOT.long(), 7), HOT.long())
     module = network().float()
     found = agreement.true_targets(module, X.float()[:3], LABELS)
     assert (found.dtype, found.tolist()) == (torch.float32, HOT.tolist())

@@ -106,7 +106,7 @@ class TargetCorrectionCallback(Callback):
         self._loaded: dict[str, Any] | None = None
         self._left = 0  # remaining batches of the present task
         self._task: _CorrectedTask | None = None  # None in the closed loop
-        self._check: GradientCheck | None = None
+        self._check = GradientCheck()
         self._unwrap: Function[[], None] = lambda: None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -117,7 +117,7 @@ class TargetCorrectionCallback(Callback):
         if isinstance(corrector, NetworkCorrector):
             self._task = _CorrectedTask(trainer, corrector, self._places)
             self._left = epochs * len(self._task.batches)
-        self._check = GradientCheck(corrector, trainer.optimizers[0])
+        self._check.open(corrector, trainer.optimizers[0])
         self._unwrap = _wrapped(pl_module, self._training_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -128,9 +128,8 @@ class TargetCorrectionCallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the module's own training step."""
         self._unwrap()
-        if self._check is not None:
-            self._check.close()
-        self._task, self._check, self._unwrap = None, None, lambda: None
+        self._check.close()
+        self._task, self._unwrap = None, lambda: None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -177,7 +176,6 @@ class TargetCorrectionCallback(Callback):
     ) -> Any:
         """Calls the user's training step on the corrected batch."""
         corrector, optimizer = self.corrector, module.trainer.optimizers[0]
-        assert self._check is not None
         samples, targets = self._places.split(batch)
         if self._task is not None:
             Z = self._task.corrected(samples, targets)

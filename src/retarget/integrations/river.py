@@ -48,6 +48,7 @@ class RidgeOnNames(base.Estimator):
         self.features, self.max_features, self.seed = features, max_features, seed
         self._named = NamedFeatures(kernel, features, max_features, seed)
         self._learner = AdaptiveRidge(gamma, discount)
+        self._places: dict[Hashable, int] = {}  # the output of each class, for a classifier
 
     @property
     def chosen(self) -> dict[str, float]:
@@ -142,18 +143,6 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         >>> model.predict_one({"degrees": 21}), sorted(model.predict_proba_one({"degrees": 21}))
         ('mild', ['cold', 'mild'])
     """
-
-    def __init__(
-        self,
-        kernel: Any = "linear",
-        gamma: Candidates = "auto",
-        discount: Candidates = "auto",
-        features: int = 256,
-        max_features: int = 1024,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(kernel, gamma, discount, features, max_features, seed)
-        self._places: dict[Hashable, int] = {}  # the output of each class
 
     @property
     def _multiclass(self) -> bool:

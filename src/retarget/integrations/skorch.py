@@ -93,7 +93,6 @@ class _Corrected:
 
     # State ends with an underscore, because skorch treats all other attributes as parameters.
     corrector_: Corrector | None = None
-    check_: GradientCheck | None = None
     saved_: tuple[dict[str, Any], dict[str, Tensor]] | None = None
     outputs_ = 0  # of the module, once known
     before_ = 0  # samples in earlier calls
@@ -103,7 +102,7 @@ class _Corrected:
     def initialize(self) -> Any:
         """Makes a new network, and starts a new stream."""
         super().initialize()  # type: ignore[misc]
-        self.corrector_, self.saved_ = None, None
+        self.corrector_, self.saved_, self.check_ = None, None, GradientCheck()
         self.before_ = self.trained_ = self.wanted_ = 0
         return self
 
@@ -118,8 +117,7 @@ class _Corrected:
         iterator = self.get_iterator(train, training=True)  # type: ignore[attr-defined]
         corrector = self._ready(iterator)
         self.trained_ = self.wanted_ = 0
-        self._stop_checking()
-        self.check_ = GradientCheck(corrector, self.optimizer_)
+        self.check_.open(corrector, self.optimizer_)
         if not isinstance(corrector, NetworkCorrector):
             return train, valid
         parts = [self._on_device(batch) for batch in iterator]
@@ -148,13 +146,12 @@ class _Corrected:
     def on_train_end(self, net: Any, *args: Any, **kwargs: Any) -> None:
         """Stops watching the optimizer."""
         super().on_train_end(net, *args, **kwargs)  # type: ignore[misc]
-        self._stop_checking()
+        self.check_.close()
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
         """Computes a step's loss and gradients, on corrected targets."""
         corrector = self.corrector_
         assert corrector is not None
-        assert self.check_ is not None
         learner = corrector.learner
         if isinstance(corrector, ClosedLoopCorrector):
             batch = self._led(corrector, batch)
@@ -170,16 +167,10 @@ class _Corrected:
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         corrector = state.pop("corrector_", None)
-        state.pop("check_", None)
         if corrector is not None:  # it refers to the network, which is pickled separately
             values, tensors = corrector.to_state()
             state["saved_"] = values, {name: value.cpu() for name, value in tensors.items()}
         return state
-
-    def _stop_checking(self) -> None:
-        if self.check_ is not None:
-            self.check_.close()
-            self.check_ = None
 
     def _ready(self, iterator: Any) -> Corrector:
         """Returns the corrector, made if necessary; raises if training does not match it."""
