@@ -355,11 +355,11 @@ def _described(model: Any) -> tuple[Linear | Features, SGD]:
     rates = model.optimizer.lr, model.intercept_lr
     parts = model.optimizer, model.loss, model.initializer
     optimizer, loss, initializer = (type(part) for part in parts)
-    constant = all(type(rate) is optim.schedulers.Constant for rate in rates)
+    steady = all(type(rate) is optim.schedulers.Constant for rate in rates)
     for wrong, reason in (
         (optimizer is not optim.SGD, f"its optimizer is {optimizer.__name__}"),
         (loss is not optim.losses.Squared, f"its loss is {loss.__name__}"),
-        (not constant, "a rate changes with time"),
+        (not steady, "a rate changes with time"),
         (model.l1 != 0 or model.l2 != 0, "it has a penalty (l1 or l2)"),
         (
             model.clip_gradient < NO_CLIPPING,
