@@ -342,7 +342,8 @@ def test_true_targets_are_one_hot_rows_of_classes_and_numbers_as_they_are():
 
 
 def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evaluation():
-    samples, targets, corrector = second_block(8)
+    samples, targets, found, corrector = second_block(8)
+    assert found == agreement.Shift().add(targets[:4], Y[4:8]).found(corrector)
     twin = closed_loop(network(), corrector.learner, block_size=8, replay=8)
     twin.next_block(X[:4], Y[:4])
     expected = twin.next_block(X[4:8], Y[4:8])
@@ -350,7 +351,7 @@ def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evalua
     torch.testing.assert_close(targets, expected[1], rtol=0, atol=1e-12)
     noisy = network().insert(2, nn.Dropout(0.5))
     still = closed_loop(noisy)
-    _, found = agreement.next_block(still, sgd(noisy, LEARNER), X[:6], Y[:6])
+    _, found, _ = agreement.next_block(still, sgd(noisy, LEARNER), X[:6], Y[:6])
     expected = closed_loop(network()).next_block(X[:6], Y[:6])[1]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert noisy.training

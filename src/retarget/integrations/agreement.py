@@ -297,10 +297,13 @@ def next_block(
     corrector: ClosedLoopCorrector,
     optimizer: torch.optim.Optimizer,
     samples: Samples,
-    true: Tensor,
-) -> tuple[Samples, Tensor]:
-    """Returns a batch of the closed loop, with stored samples appended, for one training step."""
-    learner = corrector.learner
+    labels: Tensor,
+) -> tuple[Samples, Tensor, dict[str, float]]:
+    """Returns a batch of the closed loop for one training step, and what to log.
+
+    Stored samples are appended to the given ones.
+    """
+    learner, true = corrector.learner, true_targets(corrector.module, samples, labels)
     require_rate(optimizer, learner, 0)
     with evaluating(corrector.module):
         samples, targets = corrector.next_block(samples, true)
@@ -310,7 +313,7 @@ def next_block(
             f"stored ones, but the learner has batch_size={learner.batch_size}; expected "
             f"batch_size={count(samples)} or more"
         )
-    return samples, targets
+    return samples, targets, Shift().add(targets[: len(true)], true).found(corrector)
 
 
 def on_device_of(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -164,7 +164,7 @@ class TargetCorrectionTrainer(Trainer):
                 "expected a model for classification or regression of whole sequences"
             )
         if not model.training:
-            targets, share = true_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
+            targets, share = smoothed_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
         kind = "squared" if self.corrector is None else self.corrector.loss
         loss = share * row_losses(logits, targets.to(logits), kind).sum()
         return (loss, result) if return_outputs else loss
@@ -258,7 +258,7 @@ class TargetCorrectionTrainer(Trainer):
         width = outputs(self.model, take(self._samples, slice(0, 1))).shape[1]
         smoothing = self.args.label_smoothing_factor
         like = next(self.model.parameters())
-        self._labels = true_targets(torch.cat(labels), width, smoothing).to(like)
+        self._labels = smoothed_targets(torch.cat(labels), width, smoothing).to(like)
         return True
 
     def _restore(self, path: Path) -> None:
@@ -301,7 +301,7 @@ class _AtTheRightTime(TrainerCallback):
             self.trainer.corrector.save(folder / STATE_FILE)
 
 
-def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
+def smoothed_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
     """Returns targets (n, c) for class labels (n,), with label smoothing, or for real numbers."""
     if smoothing and labels.is_floating_point():
         raise InvalidInputError(

@@ -105,7 +105,7 @@ class TargetCorrectionCallback(Callback):
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
         self._left = 0  # remaining batches of the present task
-        self._task: _CorrectedTask | None = None  # None in the closed loop
+        self._task: _TaskTargets | None = None  # None in the closed loop
         self._check = GradientCheck()
         self._unwrap: Function[[], None] = lambda: None
 
@@ -115,7 +115,7 @@ class TargetCorrectionCallback(Callback):
         epochs = require_exact_training(trainer, pl_module, corrector)
         self._task, self._left = None, 0
         if isinstance(corrector, NetworkCorrector):
-            self._task = _CorrectedTask(trainer, corrector, self._places)
+            self._task = _TaskTargets(trainer, corrector, self._places)
             self._left = epochs * len(self._task.batches)
         self._check.open(corrector, trainer.optimizers[0])
         self._unwrap = _wrapped(pl_module, self._training_step)
@@ -181,9 +181,7 @@ class TargetCorrectionCallback(Callback):
             Z = self._task.corrected(samples, targets)
         else:  # a batch is a block
             assert isinstance(corrector, ClosedLoopCorrector)
-            true = true_targets(corrector.module, samples, targets)
-            samples, Z = next_block(corrector, optimizer, samples, true)
-            found = Shift().add(Z[: len(true)], true).found(corrector)
+            samples, Z, found = next_block(corrector, optimizer, samples, targets)
             _log(module, found, on_step=True, on_epoch=False)
         self._check.add(samples, Z)
         result = step(self._places.put(batch, samples, Z), *more)
@@ -197,7 +195,7 @@ class TargetCorrectionCallback(Callback):
         return result
 
 
-class _CorrectedTask:
+class _TaskTargets:
     """The corrected targets of a whole loader, for all epochs of a fit.
 
     Attributes:

@@ -48,7 +48,7 @@ __all__ = ["HalfSquaredError", "TargetCorrectionClassifier", "TargetCorrectionRe
 OTHER_STEPS = AccelerateMixin, GradientNormClipping
 
 
-class _CorrectedTask(Dataset[tuple[Any, Tensor]]):
+class _TaskDataset(Dataset[tuple[Any, Tensor]]):
     """The samples of one `partial_fit`, in the iterator's order, with the targets to train on."""
 
     def __init__(self, samples: Any, true: Tensor, targets: Tensor) -> None:
@@ -126,14 +126,14 @@ class _Corrected:
         self.before_, self.outputs_ = corrector.samples, true.shape[1]
         targets = corrected(corrector, self.optimizer_, samples, true)
         self.wanted_ = self.max_epochs * len(parts)
-        return _CorrectedTask(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
+        return _TaskDataset(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
 
     def on_epoch_begin(
         self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any
     ) -> None:
         """Corrects the targets for a further epoch, and records the shift in the history."""
         super().on_epoch_begin(net, dataset_train, dataset_valid, **kwargs)  # type: ignore[misc]
-        if isinstance(dataset_train, _CorrectedTask):
+        if isinstance(dataset_train, _TaskDataset):
             assert isinstance(self.corrector_, NetworkCorrector)
             if dataset_train.epochs:
                 with evaluating(self.module_):
@@ -154,7 +154,11 @@ class _Corrected:
         assert corrector is not None
         learner = corrector.learner
         if isinstance(corrector, ClosedLoopCorrector):
-            batch = self._led(corrector, batch)
+            given = self._on_device(batch)
+            *batch, logged = next_block(corrector, self.optimizer_, *given)
+            self.outputs_ = batch[1].shape[1]
+            for name, value in logged.items():
+                self.history.record_batch(name, value)
         else:
             step = self.before_ // learner.batch_size + self.trained_
             require_rate(self.optimizer_, learner, step)
@@ -236,16 +240,6 @@ class _Corrected:
             made.restore(values, on_device_of(self.module_, tensors))
             self.saved_ = None
         return made
-
-    def _led(self, corrector: ClosedLoopCorrector, batch: Any) -> tuple[Any, Tensor]:
-        """Returns a batch of the closed loop: a block, with stored samples appended."""
-        samples, targets = self._on_device(batch)
-        true = true_targets(self.module_, samples, targets)
-        self.outputs_ = true.shape[1]
-        samples, Z = next_block(corrector, self.optimizer_, samples, true)
-        for name, value in Shift().add(Z[: len(true)], true).found(corrector).items():
-            self.history.record_batch(name, value)
-        return samples, Z
 
     def _on_device(self, batch: Any) -> tuple[Any, Tensor]:
         samples, targets = batch
