@@ -169,8 +169,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
 
     def _checked(self, strategy: Any, X: Tensor) -> Any:
         """Returns the corrector; raises if it does not describe what the strategy does."""
-        problems, optimizer, corrector = _plain(strategy), strategy.optimizer, self.corrector
-        size, found = strategy.train_mb_size, None
+        problems, size, found = _plain(strategy), strategy.train_mb_size, None
+        optimizer, corrector = strategy.optimizer, self.corrector
         if not problems:  # of another kind of network the outputs are not known
             like = outputs(strategy.model, X[:1]).to(X)
             found = problems.check(_loss_of, strategy._criterion, like)
@@ -178,8 +178,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         if corrector is None:
             described = problems.check(described_optimizer, optimizer, size, reduction)
             if described is not None:
-                given = self._make, strategy.model, described[0], optimizer
-                corrector = problems.check(made_by, *given)
+                made = self._make, strategy.model, described[0], optimizer
+                corrector = problems.check(made_by, *made)
         if corrector is not None:
             self._compare(problems, strategy, corrector)
         if corrector is not None and found is not None:
@@ -291,8 +291,7 @@ class TangentStrategy(SupervisedTemplate):
                 "with; give one, or first_epochs=0"
             )
         criterion = SquaredError() if criterion is None else criterion
-        # plus one pass in which the learner learns the first experience
-        epochs = first_epochs + 1
+        epochs = first_epochs + 1  # in the last one, the learner learns the first experience
         super().__init__(
             model=model, optimizer=optimizer, criterion=criterion, train_epochs=epochs, **others
         )
