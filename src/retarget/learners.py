@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
 
 Reduction = Literal["sum", "mean"]
 NOT_SAID = cast("Reduction", None)  # a reduction, which is needed only for mini-batches
+OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop")  # those of torch that a learner describes
 MOST_SAMPLES = 2**53  # whole numbers beyond this are neither exact in floating point nor a batch
 
 
@@ -184,40 +185,38 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
     """
     from torch import optim
 
-    if type(optimizer) not in (optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop):
+    if type(optimizer) not in [getattr(optim, name) for name in OPTIMIZERS]:
         raise InvalidTypeError(
-            f"the optimizer is a {type(optimizer).__name__}; expected torch's SGD, Adam, AdamW or "
-            "RMSprop"
+            f"the optimizer is a {type(optimizer).__name__}; expected torch's "
+            f"{', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}"
         )
     groups = dict(enumerate(optimizer.param_groups))
     groups = {number: group for number, group in groups.items() if group["params"]} or groups
     rates = {n: float(group.get("initial_lr", group["lr"])) for n, group in groups.items()}
     plain, (start, first) = type(optimizer) is optim.SGD, next(iter(groups.items()))
     for number, group in groups.items():
-        shrinks = [rates[n] * float(groups[n]["weight_decay"]) for n in (start, number)]
-        for wrong, problem in (
-            (group["maximize"], "maximize is set; expected an optimizer that minimizes the loss"),
-            (
-                plain and group["momentum"] != 0 and group["dampening"] != 0,
-                f"dampening is {group.get('dampening')}, which torch leaves out of the first step, "
-                "so that no single rate describes it; expected dampening=0",
-            ),
-            *(
-                (
-                    plain and group[name] != first[name],
-                    f"{name} is {group.get(name)}, but {first.get(name)} in group {start}; "
-                    "expected the same in all groups",
+        where = f"in parameter group {number}"
+        if group["maximize"]:
+            raise InvalidInputError(
+                f"{where} maximize is set; expected an optimizer that minimizes the loss"
+            )
+        if plain and group["momentum"] != 0 and group["dampening"] != 0:
+            raise InvalidInputError(
+                f"{where} dampening is {group['dampening']}, which torch leaves out of the first "
+                "step, so that no single rate describes it; expected dampening=0"
+            )
+        for name in ("momentum", "nesterov") if plain else ():
+            if group[name] != first[name]:
+                raise InvalidInputError(
+                    f"{where} {name} is {group[name]}, but {first[name]} in group {start}; "
+                    "expected the same in all groups"
                 )
-                for name in ("momentum", "nesterov")
-            ),
-            (
-                not math.isclose(*shrinks, rel_tol=1e-12),
-                f"lr * weight_decay is {shrinks[1]:g}, but {shrinks[0]:g} in group {start}; "
-                "expected the same, as all weights must shrink alike",
-            ),
-        ):
-            if wrong:
-                raise InvalidInputError(f"in parameter group {number} {problem}")
+        shrinks = [rates[n] * float(groups[n]["weight_decay"]) for n in (start, number)]
+        if not math.isclose(*shrinks, rel_tol=1e-12):
+            raise InvalidInputError(
+                f"{where} lr * weight_decay is {shrinks[1]:g}, but {shrinks[0]:g} in group "
+                f"{start}; expected the same, as all weights must shrink alike"
+            )
     learner = SGD(
         rates[start],
         batch_size,

@@ -259,14 +259,14 @@ def test_everything_that_is_wrong_is_said_at_once_with_the_arguments_that_would_
     problems.add(True, "b is wrong", b=None)
     with pytest.raises(InvalidInputError, match=r"^b is wrong; set Trainer\(b=None\)$"):
         problems.refuse()
-    assert problems.check(agreement.real_targets, HOT.long(), 4, c="d") is None
+    assert problems.check(agreement.real_targets, LABELS + 3, 2, c="d") is None
     assert problems
     with pytest.raises(InvalidInputError) as caught:
         problems.refuse()
     first, *lines = str(caught.value).split("\n")
     assert first == "2 things would make corrected targets wrong:"
     assert lines[0] == "- b is wrong"
-    assert lines[1].startswith("- the labels have shape (3, 2)")
+    assert lines[1].startswith("- the class labels are 3 to 4, and there are 2 outputs")
     assert lines[2:] == ["- set Trainer(b=None, c='d')"]
 
 
@@ -329,7 +329,9 @@ def test_half_of_the_squared_error_and_its_gradient(targets, reduction, divisor)
 
 def test_true_targets_are_one_hot_rows_of_classes_and_numbers_as_they_are():
     assert torch.equal(agreement.real_targets(LABELS.int(), 2), HOT.double())
-    assert agreement.real_targets(F, 7) is F
+    assert torch.equal(agreement.real_targets(F, 7), F)
+    assert torch.equal(agreement.real_targets(F[:, 0], 7), F[:, :1])
+    assert torch.equal(agreement.real_targets(HOT.long(), 7), HOT.long())
     module = network().float()
     found = agreement.true_targets(module, X.float()[:3], LABELS)
     assert (found.dtype, found.tolist()) == (torch.float32, HOT.tolist())
@@ -340,7 +342,8 @@ def test_true_targets_are_one_hot_rows_of_classes_and_numbers_as_they_are():
 
 
 def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evaluation():
-    samples, targets, corrector = second_block(8)
+    samples, targets, found, corrector = second_block(8)
+    assert found == agreement.Shift().add(targets[:4], Y[4:8]).found(corrector)
     twin = closed_loop(network(), corrector.learner, block_size=8, replay=8)
     twin.next_block(X[:4], Y[:4])
     expected = twin.next_block(X[4:8], Y[4:8])
@@ -348,7 +351,7 @@ def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evalua
     torch.testing.assert_close(targets, expected[1], rtol=0, atol=1e-12)
     noisy = network().insert(2, nn.Dropout(0.5))
     still = closed_loop(noisy)
-    _, found = agreement.next_block(still, sgd(noisy, LEARNER), X[:6], Y[:6])
+    _, found, _ = agreement.next_block(still, sgd(noisy, LEARNER), X[:6], Y[:6])
     expected = closed_loop(network()).next_block(X[:6], Y[:6])[1]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert noisy.training

@@ -41,7 +41,9 @@ def train(
     module = module or network()
     corrector = make(module, learner, **options)
     optimizer = (optimizer or sgd)(module, learner)
-    check = GradientCheck(corrector, optimizer) if checked else None
+    check = GradientCheck()
+    if checked:
+        check.open(corrector, optimizer)
     for step, rows in enumerate(torch.arange(len(X)).split(learner.batch_size)):
 
         def gradients(step=step, rows=rows):
@@ -161,7 +163,8 @@ def test_few_steps_are_compared():
 def test_what_is_closed_watches_no_more():
     module = network()
     optimizer = sgd(module, LEARNER)
-    check = GradientCheck(make(module), optimizer)
+    check = GradientCheck()
+    check.open(make(module), optimizer)
     check.add(X[:6], Y[:6])
     check.close()
     module(X[:6]).sum().backward()

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, TrainingArgu
 
 import retarget as rt  # noqa: E402
 from retarget.errors import InvalidInputError, InvalidTypeError  # noqa: E402
-from retarget.integrations.huggingface import TargetCorrectionTrainer, true_targets  # noqa: E402
+from retarget.integrations.huggingface import TargetCorrectionTrainer, smoothed_targets  # noqa: E402
 from support.corrected_training import Penalty, arguments_in, assert_same, by_hand  # noqa: E402
 
 pytestmark = [
@@ -327,10 +327,10 @@ def test_a_scheduler_or_a_shuffling_loader_from_elsewhere_is_refused(tmp_path, m
 
 def test_numbers_as_labels():
     numbers = torch.tensor([0.5, -2.0])
-    assert torch.equal(true_targets(numbers, 1, 0.0), numbers[:, None])
-    assert torch.equal(true_targets(torch.ones(2, 3), 3, 0.0), torch.ones(2, 3))
+    assert torch.equal(smoothed_targets(numbers, 1, 0.0), numbers[:, None])
+    assert torch.equal(smoothed_targets(torch.ones(2, 3), 3, 0.0), torch.ones(2, 3))
     with pytest.raises(InvalidInputError, match="label_smoothing_factor is for classes"):
-        true_targets(numbers, 1, 0.1)
+        smoothed_targets(numbers, 1, 0.1)
 
 
 class Stop(transformers.TrainerCallback):

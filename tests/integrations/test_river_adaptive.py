@@ -1,6 +1,7 @@
 """Ridge regression of weights that drift, several of them side by side, and features by name."""
 
 import pickle
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -83,7 +84,9 @@ def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
     covariance, w = DriftingWeights(4, 1.0, 1.0), np.zeros(4)
     for _ in range(3000):
         phi = np.array([1.0, 7e9 + random.normal(), 40.0 + random.normal(), random.normal()])
-        gain, covariance = covariance.step(phi)
+        gain, covariance, updates = covariance.step(phi)
+        for update in updates:
+            update()
         w += gain * (phi[3] + 2.0 - phi @ w)
     assert np.isfinite(w).all()
     assert abs(phi @ w - phi[3] - 2.0) < 0.2
@@ -156,6 +159,37 @@ def test_a_sample_that_is_interrupted_changes_nothing(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             learner.learn(Phi[9], Y[9])
     assert pickle.dumps(learner) == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer sends signals")
+def test_interrupts_at_any_moment_find_the_learner_before_or_after_a_sample():
+    """The signals are real: a timer of the system interrupts the call at random moments."""
+    Phi, Y = stream(400, 60)
+    learner, twin, random, hits = AdaptiveRidge(), AdaptiveRidge(), np.random.default_rng(0), 0
+
+    def ring(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        for phi, y in zip(Phi, Y, strict=True):
+            known = learner.samples
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-4))
+                learner.learn(phi, y)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                hits += 1
+            if learner.samples > known:
+                twin.learn(phi, y)
+            for mine, other in zip(learner._learned[:3], twin._learned[:3], strict=True):
+                np.testing.assert_equal(
+                    *([getattr(p, "covariance", p) for p in each] for each in (mine, other))
+                )
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 20
 
 
 def test_threads_that_share_a_learner_lose_no_sample():

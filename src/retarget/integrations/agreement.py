@@ -49,31 +49,28 @@ class HalfSquaredError(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss for outputs (n, c) and labels (n,) or targets (n, c)."""
-        if targets.ndim == 1:
-            targets = real_targets(targets, outputs.shape[-1])
-        n = len(outputs)
-        targets = targets.to(outputs).reshape(len(targets), -1)
-        each = row_losses(outputs.reshape(n, -1), targets)
+        targets = real_targets(targets, outputs.shape[-1]).to(outputs)
+        each = row_losses(outputs.reshape(len(outputs), -1), targets)
         return each.mean() if self.reduction == "mean" else each.sum()
 
 
 def real_targets(labels: Tensor, outputs: int) -> Tensor:
-    """Returns one-hot rows of labels (n,), which are whole numbers; real numbers as they are."""
-    rows: Tensor = labels if labels.is_floating_point() else one_hot(labels, outputs)
-    return rows
+    """Returns rows (n, c): one-hot for whole numbers (n,), which are classes, else as they are."""
+    classes = labels.ndim == 1 and not labels.is_floating_point()
+    rows: Tensor = one_hot(labels, outputs) if classes else labels
+    return rows.reshape(len(rows), -1)
 
 
 def true_targets(
     network: nn.Module, samples: Samples, labels: Tensor, number: int | None = None
 ) -> Tensor:
-    """Returns true targets in the network's dtype.
+    """Returns true targets (n, c) in the network's dtype.
 
     Labels become one-hot rows of `number` columns; None for the number of the network's outputs.
     """
     if not labels.is_floating_point():
         number = number or outputs(network, take(samples, slice(0, 1))).shape[1]
-        labels = real_targets(labels, number)
-    return labels.to(next(network.parameters()))
+    return real_targets(labels, number or 1).to(next(network.parameters()))
 
 
 class Problems:
@@ -300,10 +297,13 @@ def next_block(
     corrector: ClosedLoopCorrector,
     optimizer: torch.optim.Optimizer,
     samples: Samples,
-    true: Tensor,
-) -> tuple[Samples, Tensor]:
-    """Returns a batch of the closed loop, with stored samples appended, for one training step."""
-    learner = corrector.learner
+    labels: Tensor,
+) -> tuple[Samples, Tensor, dict[str, float]]:
+    """Returns a batch of the closed loop for one training step, and what to log.
+
+    Stored samples are appended to the given ones.
+    """
+    learner, true = corrector.learner, true_targets(corrector.module, samples, labels)
     require_rate(optimizer, learner, 0)
     with evaluating(corrector.module):
         samples, targets = corrector.next_block(samples, true)
@@ -313,7 +313,7 @@ def next_block(
             f"stored ones, but the learner has batch_size={learner.batch_size}; expected "
             f"batch_size={count(samples)} or more"
         )
-    return samples, targets
+    return samples, targets, Shift().add(targets[: len(true)], true).found(corrector)
 
 
 def on_device_of(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

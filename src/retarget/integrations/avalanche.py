@@ -25,6 +25,7 @@ from retarget.integrations.agreement import (
     require_optimizer,
     require_passes,
     require_rate,
+    true_targets,
 )
 from retarget.integrations.gradients import GradientCheck
 from retarget.learners import Reduction, described_optimizer
@@ -101,7 +102,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         self._wanted: Tensor | None = None  # targets of the present mini-batch
         self._labels = torch.empty(0)
         self._shift = Shift()
-        self._check: GradientCheck | None = None
+        self._check = GradientCheck()
         self._step = 0  # of the whole stream
 
     def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
@@ -119,8 +120,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         corrector = self._checked(strategy, first[0])
         self._shift = Shift()
         if not again:
-            self._stop_checking()  # an experience that failed
-            self._check = GradientCheck(corrector, strategy.optimizer)
+            self._check.open(corrector, strategy.optimizer)
             self._step = corrector.learner.steps(corrector.samples)
         if isinstance(corrector, ClosedLoopCorrector):
             batches = self._block_by_block(strategy, corrector, drawn)
@@ -132,7 +132,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Compares the rate, and takes note of the gradients that the mini-batch should have."""
-        if self._wanted is not None and self._check is not None and self.corrector is not None:
+        if self._wanted is not None and self.corrector is not None:
             require_rate(strategy.optimizer, self.corrector.learner, self._step)
             self._check.add(strategy.mb_x, self._wanted)
             self._step += 1
@@ -165,17 +165,12 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Drops the mini-batches of the experience, and stops watching the optimizer."""
         self._drawn = []
-        self._stop_checking()
-
-    def _stop_checking(self) -> None:
-        if self._check is not None:
-            self._check.close()
-            self._check = None
+        self._check.close()
 
     def _checked(self, strategy: Any, X: Tensor) -> Any:
         """Returns the corrector; raises if it does not describe what the strategy does."""
-        problems, optimizer, corrector = _plain(strategy), strategy.optimizer, self.corrector
-        size, found = strategy.train_mb_size, None
+        problems, size, found = _plain(strategy), strategy.train_mb_size, None
+        optimizer, corrector = strategy.optimizer, self.corrector
         if not problems:  # of another kind of network the outputs are not known
             like = outputs(strategy.model, X[:1]).to(X)
             found = problems.check(_loss_of, strategy._criterion, like)
@@ -183,8 +178,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         if corrector is None:
             described = problems.check(described_optimizer, optimizer, size, reduction)
             if described is not None:
-                given = self._make, strategy.model, described[0], optimizer
-                corrector = problems.check(made_by, *given)
+                made = self._make, strategy.model, described[0], optimizer
+                corrector = problems.check(made_by, *made)
         if corrector is not None:
             self._compare(problems, strategy, corrector)
         if corrector is not None and found is not None:
@@ -223,7 +218,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     ) -> CorrectedBatches:
         """Yields mini-batches of the open loop, corrected when training begins."""
         X = torch.cat([batch[0] for batch in self._drawn])
-        Y = _true(strategy, torch.cat([batch[1] for batch in self._drawn]), X)
+        Y = true_targets(strategy.model, X, torch.cat([batch[1] for batch in self._drawn]))
         if again:
             with evaluating(strategy.model):
                 Z = corrector.recorrect()
@@ -240,7 +235,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         size = corrector.learner.batch_size
         while block := list(itertools.islice(drawn, corrector.block_size // size)):
             own = [torch.cat(parts) for parts in zip(*block, strict=True)]
-            Y = _true(strategy, own[1], own[0])
+            Y = true_targets(strategy.model, own[0], own[1])
             with evaluating(strategy.model):
                 X, Z = corrector.next_block(own[0], Y)
             self._shift.add(Z[: len(Y)], Y)
@@ -296,8 +291,7 @@ class TangentStrategy(SupervisedTemplate):
                 "with; give one, or first_epochs=0"
             )
         criterion = SquaredError() if criterion is None else criterion
-        # plus one pass in which the learner learns the first experience
-        epochs = first_epochs + 1
+        epochs = first_epochs + 1  # in the last one, the learner learns the first experience
         super().__init__(
             model=model, optimizer=optimizer, criterion=criterion, train_epochs=epochs, **others
         )
@@ -344,7 +338,7 @@ class TangentStrategy(SupervisedTemplate):
                 self._after_forward(**kwargs)
                 self.loss = self._make_empty_loss() + self.criterion()
             self._before_update(**kwargs)
-            targets = _as_rows(self.mb_y, self.targets or self.mb_output.shape[1])
+            targets = real_targets(self.mb_y, self.targets or self.mb_output.shape[1])
             part.learn(self.mb_x, targets.to(self.mb_output))
             _require_own(self, part.samples)
             self._after_update(**kwargs)
@@ -366,7 +360,7 @@ class MeanSquaredError(GenericPluginMetric):
     def update(self, strategy: Any) -> None:
         """Adds a mini-batch."""
         rows = strategy.mb_output.detach().reshape(len(strategy.mb_output), -1)
-        errors = rows - _as_rows(strategy.mb_y, rows.shape[1]).to(rows)
+        errors = rows - real_targets(strategy.mb_y, rows.shape[1]).to(rows)
         self._metric.update(errors.square().mean(), len(rows))
 
     def __str__(self) -> str:
@@ -402,18 +396,6 @@ class _CorrectedLoader:
         for batch, wanted in self._batches:
             self._plugin._wanted = wanted
             yield batch
-
-
-def _as_rows(labels: Tensor, c: int) -> Tensor:
-    """Returns true targets (n, c): one-hot rows of labels, or the targets themselves."""
-    rows = labels if labels.ndim > 1 else real_targets(labels, c)
-    return rows.reshape(len(labels), -1)
-
-
-def _true(strategy: Any, labels: Tensor, X: Tensor) -> Tensor:
-    """Returns the true targets, in the dtype of the network."""
-    c = outputs(strategy.model, X[:1]).shape[1]
-    return _as_rows(labels, c).to(next(strategy.model.parameters()))
 
 
 def _draw(strategy: Any, loader: Any) -> Iterator[Batch]:

@@ -30,12 +30,15 @@ class GradientCheck:
     another forward and backward pass; the network, its buffers, its gradients and the random
     numbers stay as they are.
 
-    Args:
-        corrector: The corrector of the task.
-        optimizer: The optimizer whose steps are watched, until `close`.
     """
 
-    def __init__(self, corrector: Corrector, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self) -> None:
+        self._corrector: Any = None  # None if no task is watched
+        self._hook: Any = None
+
+    def open(self, corrector: Corrector, optimizer: torch.optim.Optimizer) -> None:
+        """Watches the steps of an optimizer on a new task, until `close`."""
+        self.close()
         self._corrector, self._step = corrector, 0
         self._trained = trained_parameters(corrector.module, corrector.params)
         self._sums: list[Tensor] = []  # of the gradients of this step's samples so far
@@ -43,12 +46,15 @@ class GradientCheck:
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def close(self) -> None:
-        """Stops watching the optimizer."""
-        self._hook.remove()
+        """Stops watching."""
+        if self._hook is not None:
+            self._hook.remove()
+        self._corrector = self._hook = None
+        self._trained, self._sums = {}, []
 
     def add(self, samples: Samples, targets: Tensor) -> None:
         """Takes note of a mini-batch, just before the network is called to train on it."""
-        if self._step & (self._step - 1):  # 0, 1, 2, 4, 8, ... are compared
+        if self._corrector is None or self._step & (self._step - 1):  # compared: 0, 1, 2, 4, 8, ...
             return
         module = self._corrector.module
         weights = {name: value.detach() for name, value in module.named_parameters()}

@@ -17,18 +17,19 @@ from retarget.integrations.agreement import (
     Shift,
     corrected,
     made_by,
+    real_targets,
     require_maker,
     require_parameters,
     require_passes,
 )
 from retarget.integrations.gradients import GradientCheck
-from retarget.learners import SGD, described_optimizer
+from retarget.learners import OPTIMIZERS, SGD, described_optimizer
 from retarget.networks.base import Corrector
 from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, join, output_of, take
-from retarget.theory.losses import one_hot, row_losses
+from retarget.theory.losses import row_losses
 
 try:
     from transformers import Trainer, TrainerCallback, get_scheduler
@@ -101,7 +102,7 @@ class TargetCorrectionTrainer(Trainer):
         self._rates: list[float] = []  # rates of the steps before the present pass
         self._row = 0  # the next sample to be trained on
         self._resumed: Path | None = None
-        self._check: GradientCheck | None = None
+        self._check = GradientCheck()
         self.add_callback(_AtTheRightTime(self))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -163,7 +164,7 @@ class TargetCorrectionTrainer(Trainer):
                 "expected a model for classification or regression of whole sequences"
             )
         if not model.training:
-            targets, share = true_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
+            targets, share = smoothed_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
         kind = "squared" if self.corrector is None else self.corrector.loss
         loss = share * row_losses(logits, targets.to(logits), kind).sum()
         return (loss, result) if return_outputs else loss
@@ -187,7 +188,6 @@ class TargetCorrectionTrainer(Trainer):
         batch = self.corrector.learner.batch_size
         first = self._row // batch * batch
         self._row = rows.stop
-        assert self._check is not None
         self._check.add(mine, self._targets[rows])
         return self._targets[rows], 1 / min(batch, len(self._labels) - first)
 
@@ -197,15 +197,12 @@ class TargetCorrectionTrainer(Trainer):
             self._restore(self._resumed / STATE_FILE)
             if self.state.global_step >= self.state.max_steps:  # the task is complete
                 self._row = len(self._labels)
-        self.end_task()  # of one that failed
         assert self.corrector is not None
-        self._check = GradientCheck(self.corrector, _plain(self.optimizer))
+        self._check.open(self.corrector, _plain(self.optimizer))
 
     def end_task(self) -> None:
         """Stops watching the optimizer."""
-        if self._check is not None:
-            self._check.close()
-            self._check = None
+        self._check.close()
 
     def begin_epoch(self, epoch: int) -> None:
         """Corrects the task for the rates of the schedule, and logs the shift."""
@@ -261,7 +258,7 @@ class TargetCorrectionTrainer(Trainer):
         width = outputs(self.model, take(self._samples, slice(0, 1))).shape[1]
         smoothing = self.args.label_smoothing_factor
         like = next(self.model.parameters())
-        self._labels = true_targets(torch.cat(labels), width, smoothing).to(like)
+        self._labels = smoothed_targets(torch.cat(labels), width, smoothing).to(like)
         return True
 
     def _restore(self, path: Path) -> None:
@@ -272,13 +269,10 @@ class TargetCorrectionTrainer(Trainer):
                 "only a NetworkCorrector with refresh='task' can resume from a checkpoint in the "
                 "middle of a task; use one from the end of a task"
             )
-        self.corrector = NetworkCorrector.load(
-            path, self.model, lambda *_, **__: made.kernel, device=self._labels.device
-        )
-        rate = self.corrector.learner.lr
-        _, tensors = self.corrector.to_state()
-        seen = sum(len(each) for name, each in tensors.items() if name.startswith("targets"))
-        steps = self.corrector.learner.steps(seen)
+        kernel, device = made.kernel, self._labels.device
+        made = NetworkCorrector.load(path, self.model, lambda *_, **__: kernel, device)
+        self.corrector = made
+        rate, steps = made.learner.lr, made.learner.steps(made.samples)
         self._rates = [rate] * steps if isinstance(rate, float) else list(rate)
 
 
@@ -307,15 +301,13 @@ class _AtTheRightTime(TrainerCallback):
             self.trainer.corrector.save(folder / STATE_FILE)
 
 
-def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
+def smoothed_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
     """Returns targets (n, c) for class labels (n,), with label smoothing, or for real numbers."""
-    if labels.is_floating_point():
-        if smoothing:
-            reason = "label_smoothing_factor is for classes; expected whole numbers as labels"
-            raise InvalidInputError(reason)
-        return labels[:, None] if labels.ndim == 1 else labels
-    rows: Tensor = (1 - smoothing) * one_hot(labels, outputs) + smoothing / outputs
-    return rows
+    if smoothing and labels.is_floating_point():
+        raise InvalidInputError(
+            "label_smoothing_factor is for classes; expected whole numbers as labels"
+        )
+    return (1 - smoothing) * real_targets(labels, outputs) + smoothing / outputs
 
 
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
@@ -330,7 +322,7 @@ def _same(given: Any, kept: Tensor) -> bool:
 
 def _other_optimizer(optimizer: torch.optim.Optimizer, args: Any) -> dict[str, Any]:
     """Returns the arguments for an optimizer that can be described."""
-    known = optimizer.__module__.startswith("torch.optim.")
+    known = type(optimizer).__name__ in OPTIMIZERS
     return ({} if known else {"optim": "sgd"}) | (
         {"weight_decay": 0.0} if args.weight_decay else {}
     )

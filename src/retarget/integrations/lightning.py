@@ -105,8 +105,8 @@ class TargetCorrectionCallback(Callback):
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
         self._left = 0  # remaining batches of the present task
-        self._task: _CorrectedTask | None = None  # None in the closed loop
-        self._check: GradientCheck | None = None
+        self._task: _TaskTargets | None = None  # None in the closed loop
+        self._check = GradientCheck()
         self._unwrap: Function[[], None] = lambda: None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -115,9 +115,9 @@ class TargetCorrectionCallback(Callback):
         epochs = require_exact_training(trainer, pl_module, corrector)
         self._task, self._left = None, 0
         if isinstance(corrector, NetworkCorrector):
-            self._task = _CorrectedTask(trainer, corrector, self._places)
+            self._task = _TaskTargets(trainer, corrector, self._places)
             self._left = epochs * len(self._task.batches)
-        self._check = GradientCheck(corrector, trainer.optimizers[0])
+        self._check.open(corrector, trainer.optimizers[0])
         self._unwrap = _wrapped(pl_module, self._training_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -128,9 +128,8 @@ class TargetCorrectionCallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the module's own training step."""
         self._unwrap()
-        if self._check is not None:
-            self._check.close()
-        self._task, self._check, self._unwrap = None, None, lambda: None
+        self._check.close()
+        self._task, self._unwrap = None, lambda: None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -177,15 +176,12 @@ class TargetCorrectionCallback(Callback):
     ) -> Any:
         """Calls the user's training step on the corrected batch."""
         corrector, optimizer = self.corrector, module.trainer.optimizers[0]
-        assert self._check is not None
         samples, targets = self._places.split(batch)
         if self._task is not None:
             Z = self._task.corrected(samples, targets)
         else:  # a batch is a block
             assert isinstance(corrector, ClosedLoopCorrector)
-            true = true_targets(corrector.module, samples, targets)
-            samples, Z = next_block(corrector, optimizer, samples, true)
-            found = Shift().add(Z[: len(true)], true).found(corrector)
+            samples, Z, found = next_block(corrector, optimizer, samples, targets)
             _log(module, found, on_step=True, on_epoch=False)
         self._check.add(samples, Z)
         result = step(self._places.put(batch, samples, Z), *more)
@@ -199,7 +195,7 @@ class TargetCorrectionCallback(Callback):
         return result
 
 
-class _CorrectedTask:
+class _TaskTargets:
     """The corrected targets of a whole loader, for all epochs of a fit.
 
     Attributes:

@@ -48,6 +48,7 @@ class RidgeOnNames(base.Estimator):
         self.features, self.max_features, self.seed = features, max_features, seed
         self._named = NamedFeatures(kernel, features, max_features, seed)
         self._learner = AdaptiveRidge(gamma, discount)
+        self._places: dict[Hashable, int] = {}  # the output of each class, for a classifier
 
     @property
     def chosen(self) -> dict[str, float]:
@@ -142,18 +143,6 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         >>> model.predict_one({"degrees": 21}), sorted(model.predict_proba_one({"degrees": 21}))
         ('mild', ['cold', 'mild'])
     """
-
-    def __init__(
-        self,
-        kernel: Any = "linear",
-        gamma: Candidates = "auto",
-        discount: Candidates = "auto",
-        features: int = 256,
-        max_features: int = 1024,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(kernel, gamma, discount, features, max_features, seed)
-        self._places: dict[Hashable, int] = {}  # the output of each class
 
     @property
     def _multiclass(self) -> bool:
@@ -364,17 +353,24 @@ def _described(model: Any) -> tuple[Linear | Features, SGD]:
     if type(model) is not linear_model.LinearRegression:
         raise InvalidTypeError(f"model is a {type(model).__name__}{instead}")
     rates = model.optimizer.lr, model.intercept_lr
-    reasons = {
-        f"its optimizer is {type(model.optimizer).__name__}": type(model.optimizer) is optim.SGD,
-        f"its loss is {type(model.loss).__name__}": type(model.loss) is optim.losses.Squared,
-        "a rate changes with time": all(type(rate) is optim.schedulers.Constant for rate in rates),
-        "it has a penalty (l1 or l2)": model.l1 == 0 and model.l2 == 0,
-        f"it clips gradients at {model.clip_gradient:g}": model.clip_gradient >= NO_CLIPPING,
-        f"its weights start from {type(model.initializer).__name__}": type(model.initializer)
-        is optim.initializers.Zeros,
-    }
-    for reason, fits in reasons.items():
-        if not fits:
+    parts = model.optimizer, model.loss, model.initializer
+    optimizer, loss, initializer = (type(part) for part in parts)
+    steady = all(type(rate) is optim.schedulers.Constant for rate in rates)
+    for wrong, reason in (
+        (optimizer is not optim.SGD, f"its optimizer is {optimizer.__name__}"),
+        (loss is not optim.losses.Squared, f"its loss is {loss.__name__}"),
+        (not steady, "a rate changes with time"),
+        (model.l1 != 0 or model.l2 != 0, "it has a penalty (l1 or l2)"),
+        (
+            model.clip_gradient < NO_CLIPPING,
+            f"it clips gradients at {model.clip_gradient:g}",
+        ),
+        (
+            initializer is not optim.initializers.Zeros,
+            f"its weights start from {initializer.__name__}",
+        ),
+    ):
+        if wrong:
             raise InvalidInputError(f"the model cannot be corrected exactly, as {reason}{instead}")
     rate, intercept_rate = (float(each.learning_rate) for each in rates)
     learner = SGD(lr=2 * rate)

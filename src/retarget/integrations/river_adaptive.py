@@ -19,10 +19,12 @@ until P blows up in every direction that no recent sample covers. The variance t
 each step also makes past rounding errors fade.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from itertools import product
+from functools import cache, partial
+from itertools import chain, product
+from operator import call
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -46,6 +48,9 @@ LEVEL = 1e4
 LEAST_SCALE = 1e-3
 # One number, several to choose from, or "auto" for the default candidates.
 Candidates = float | Sequence[float] | Literal["auto"]
+
+
+Update = partial[Any]  # a call of a function that is not written in Python
 
 
 class AdaptiveRidge:
@@ -119,17 +124,17 @@ class AdaptiveRidge:
         phi = np.concatenate(([1.0], phi))
         predicted = weights.reshape(-1, len(phi)) @ phi  # one product of a matrix
         errors = target - predicted.reshape(shape[:2])
-        with one_thread():
-            steps = [each.step(phi) for each in covariances]
-        for rows, wrong, (gain, after) in zip(weights, errors, steps, strict=True):
-            rows += wrong[:, None] * gain
-            if after.discount < 1:  # all weights but that of the constant fall
-                rows[:, 1:] *= after.discount
         recent = FORGET * before.errors + np.square(errors).sum(axis=1)
-        # one assignment: whoever reads, or interrupts, finds the state before or after the sample
-        self._learned = _SideBySide(
-            weights, [after for _, after in steps], recent, before.samples + 1
-        )
+        with one_thread():
+            gains, after, updates = zip(*(each.step(phi) for each in covariances), strict=True)
+            weights += errors[:, :, None] * np.array(gains)[:, None, :]
+            for rows, each in zip(weights, after, strict=True):
+                if each.discount < 1:  # all weights but that of the constant fall
+                    rows[:, 1:] *= each.discount
+            learned = _SideBySide(weights, list(after), recent, before.samples + 1)
+            become = partial(setattr, self, "_learned", learned)
+            # no interrupt can come between these calls, as no Python code runs between them
+            deque(map(call, [*chain(*updates), become]), maxlen=0)
 
     def predict(self, phi: np.ndarray) -> np.ndarray:
         """Returns (c,) or (n, c) outputs for features (m,) or (n, m); unknown ones are ignored."""
@@ -140,7 +145,7 @@ class AdaptiveRidge:
 
 
 class _SideBySide(NamedTuple):
-    """What k regressions have learned; it is never changed."""
+    """What k regressions have learned."""
 
     weights: np.ndarray  # (k, outputs, features)
     covariances: "list[DriftingWeights]"
@@ -173,24 +178,24 @@ class DriftingWeights:
         full: np.ndarray = lower + np.tril(lower, -1).T
         return full
 
-    def step(self, phi: np.ndarray) -> tuple[np.ndarray, Self]:
-        """Returns g (m,) for a sample, and P after it; new features were 0 so far.
+    def step(self, phi: np.ndarray) -> tuple[np.ndarray, Self, list[Update]]:
+        """Returns g (m,) for a sample, P after it, and updates of the matrix that they share.
 
-        Call it within `one_thread`.
+        P is right once these were called, within `one_thread`. New features were 0 so far.
         """
-        after = shallow(self)
+        after, updates = shallow(self), list[Update]()
         if len(phi) > len(self._matrix):
             after._grow(len(phi))
         spread: np.ndarray = dsymv(self._scale, after._matrix, phi, lower=1)  # P phi
         variance = float(phi @ spread)
-        # only rounding can make it negative or zero: there is then nothing left to learn here
-        total, share = self.gamma + variance, 0.0
-        if variance > 0:
-            share = -1 / (total * self._scale)
-        after._matrix = dsyr(share, spread, lower=1, a=after._matrix)  # in a new array
+        gain = np.zeros_like(phi)
+        if variance > 0:  # only rounding can make it negative: there is nothing left to learn here
+            total = self.gamma + variance
+            share, gain = -1 / (total * self._scale), spread / total
+            updates.append(partial(dsyr, share, spread, lower=1, a=after._matrix, overwrite_a=1))
         if self.discount < 1:
-            after._drift()
-        return (spread / total if variance > 0 else np.zeros_like(phi)), after
+            updates += after._drift()
+        return gain, after, updates
 
     def _grow(self, features: int) -> None:
         """Appends features that were 0 for all samples so far."""
@@ -199,16 +204,21 @@ class DriftingWeights:
         grown[:known, :known] = self._matrix
         self._matrix = grown
 
-    def _drift(self) -> None:
+    def _drift(self) -> list[Update]:
         """P <- a^2 P + (1 - a^2) I, except for the constant, for which a = 1."""
         a, matrix = self.discount, self._matrix
+        constant, others = matrix[:1, 0], matrix[1:, 0]
+        diagonal = matrix.ravel(order="K")[:: len(matrix) + 1]
         self._scale *= a * a
-        matrix[0, 0] /= a * a
-        matrix[1:, 0] /= a
-        matrix.ravel(order="K")[:: len(matrix) + 1] += (1 - a * a) / self._scale
+        updates: list[Update] = [
+            partial(np.divide, constant, a * a, constant),
+            partial(np.divide, others, a, others),
+            partial(np.add, diagonal, (1 - a * a) / self._scale, diagonal),
+        ]
         if self._scale < LEAST_SCALE:
-            matrix *= self._scale
+            updates.append(partial(np.multiply, matrix, self._scale, matrix))
             self._scale = 1.0
+        return updates
 
 
 def _choices(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:

@@ -48,7 +48,7 @@ __all__ = ["HalfSquaredError", "TargetCorrectionClassifier", "TargetCorrectionRe
 OTHER_STEPS = AccelerateMixin, GradientNormClipping
 
 
-class _CorrectedTask(Dataset[tuple[Any, Tensor]]):
+class _TaskDataset(Dataset[tuple[Any, Tensor]]):
     """The samples of one `partial_fit`, in the iterator's order, with the targets to train on."""
 
     def __init__(self, samples: Any, true: Tensor, targets: Tensor) -> None:
@@ -93,7 +93,6 @@ class _Corrected:
 
     # State ends with an underscore, because skorch treats all other attributes as parameters.
     corrector_: Corrector | None = None
-    check_: GradientCheck | None = None
     saved_: tuple[dict[str, Any], dict[str, Tensor]] | None = None
     outputs_ = 0  # of the module, once known
     before_ = 0  # samples in earlier calls
@@ -103,7 +102,7 @@ class _Corrected:
     def initialize(self) -> Any:
         """Makes a new network, and starts a new stream."""
         super().initialize()  # type: ignore[misc]
-        self.corrector_, self.saved_ = None, None
+        self.corrector_, self.saved_, self.check_ = None, None, GradientCheck()
         self.before_ = self.trained_ = self.wanted_ = 0
         return self
 
@@ -118,8 +117,7 @@ class _Corrected:
         iterator = self.get_iterator(train, training=True)  # type: ignore[attr-defined]
         corrector = self._ready(iterator)
         self.trained_ = self.wanted_ = 0
-        self._stop_checking()
-        self.check_ = GradientCheck(corrector, self.optimizer_)
+        self.check_.open(corrector, self.optimizer_)
         if not isinstance(corrector, NetworkCorrector):
             return train, valid
         parts = [self._on_device(batch) for batch in iterator]
@@ -128,14 +126,14 @@ class _Corrected:
         self.before_, self.outputs_ = corrector.samples, true.shape[1]
         targets = corrected(corrector, self.optimizer_, samples, true)
         self.wanted_ = self.max_epochs * len(parts)
-        return _CorrectedTask(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
+        return _TaskDataset(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
 
     def on_epoch_begin(
         self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any
     ) -> None:
         """Corrects the targets for a further epoch, and records the shift in the history."""
         super().on_epoch_begin(net, dataset_train, dataset_valid, **kwargs)  # type: ignore[misc]
-        if isinstance(dataset_train, _CorrectedTask):
+        if isinstance(dataset_train, _TaskDataset):
             assert isinstance(self.corrector_, NetworkCorrector)
             if dataset_train.epochs:
                 with evaluating(self.module_):
@@ -148,16 +146,19 @@ class _Corrected:
     def on_train_end(self, net: Any, *args: Any, **kwargs: Any) -> None:
         """Stops watching the optimizer."""
         super().on_train_end(net, *args, **kwargs)  # type: ignore[misc]
-        self._stop_checking()
+        self.check_.close()
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
         """Computes a step's loss and gradients, on corrected targets."""
         corrector = self.corrector_
         assert corrector is not None
-        assert self.check_ is not None
         learner = corrector.learner
         if isinstance(corrector, ClosedLoopCorrector):
-            batch = self._led(corrector, batch)
+            given = self._on_device(batch)
+            *batch, logged = next_block(corrector, self.optimizer_, *given)
+            self.outputs_ = batch[1].shape[1]
+            for name, value in logged.items():
+                self.history.record_batch(name, value)
         else:
             step = self.before_ // learner.batch_size + self.trained_
             require_rate(self.optimizer_, learner, step)
@@ -170,16 +171,10 @@ class _Corrected:
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         corrector = state.pop("corrector_", None)
-        state.pop("check_", None)
         if corrector is not None:  # it refers to the network, which is pickled separately
             values, tensors = corrector.to_state()
             state["saved_"] = values, {name: value.cpu() for name, value in tensors.items()}
         return state
-
-    def _stop_checking(self) -> None:
-        if self.check_ is not None:
-            self.check_.close()
-            self.check_ = None
 
     def _ready(self, iterator: Any) -> Corrector:
         """Returns the corrector, made if necessary; raises if training does not match it."""
@@ -245,16 +240,6 @@ class _Corrected:
             made.restore(values, on_device_of(self.module_, tensors))
             self.saved_ = None
         return made
-
-    def _led(self, corrector: ClosedLoopCorrector, batch: Any) -> tuple[Any, Tensor]:
-        """Returns a batch of the closed loop: a block, with stored samples appended."""
-        samples, targets = self._on_device(batch)
-        true = true_targets(self.module_, samples, targets)
-        self.outputs_ = true.shape[1]
-        samples, Z = next_block(corrector, self.optimizer_, samples, true)
-        for name, value in Shift().add(Z[: len(true)], true).found(corrector).items():
-            self.history.record_batch(name, value)
-        return samples, Z
 
     def _on_device(self, batch: Any) -> tuple[Any, Tensor]:
         samples, targets = batch

@@ -83,28 +83,21 @@ class Corrector(ABC):
         """Number of samples for which it has returned targets."""
 
     @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes kept for the stream."""
-
-    @abstractmethod
-    def trust(self) -> None:
-        """Stops the `LinearizationWarning`."""
-
-    @property
     def linearization_error(self) -> float | None:
         """How far the network was from the kernel's prediction, in the last few comparisons.
 
         It is relative to the predicted movement: 0 is exact, and above 1 there is a
-        `LinearizationWarning`. None if nothing was compared: before the second call, or with
-        momentum.
+        `LinearizationWarning`. None if nothing was compared: before the second call, with momentum,
+        or after `NetworkCorrector.trust`.
         """
         return None if self._watch is None else self._watch.off
 
     def save(self, path: str | Path) -> None:
         """Saves the whole state to one file; an older file is replaced only when it is complete.
 
-        You must save the network's weights yourself. Loading the file runs no code.
+        It contains all samples and targets or, in the closed loop, the `TangentLearner` and the
+        stored samples. With `refresh="never"` it contains the weights that the kernel uses;
+        otherwise you must save the network's weights yourself. Loading the file runs no code.
         """
         write_state(Path(path), *self.to_state())
 
