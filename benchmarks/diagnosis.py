@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 import retarget as rt
-from retarget.diagnosis.options import Options
 from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.stream import Stream
 
@@ -54,7 +53,7 @@ def run_case(rows: int, features: int) -> dict[str, float | str]:
     """One diagnosis, its time and the peak memory of this process."""
     stream = make_stream(rows, features)
     start, busy = time.perf_counter(), time.process_time()
-    found = diagnose_stream(stream, options=Options(), progress=False)
+    found = diagnose_stream(stream, progress=False)
     seconds, busy = time.perf_counter() - start, time.process_time() - busy
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

@@ -49,20 +49,24 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 
 
 def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
-    """Parses a positive number or "auto".
+    """Parses "auto", a whole number or any other finite number.
 
     Examples:
-        >>> auto_or_number("--lr", "0.1"), auto_or_number("--lr", "auto")
-        (0.1, 'auto')
+        >>> [auto_or_number("--lr", text) for text in ("0.1", "8", "auto")]
+        [0.1, 8, 'auto']
     """
     if text.strip().lower() == "auto":
         return "auto"
     try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
-        raise InvalidInputError(f"{option} is {text!r}; expected auto or a number above 0")
+    if not math.isfinite(number):
+        raise InvalidInputError(f"{option} is {text!r}; expected auto or a number")
     return number
 
 
@@ -70,7 +74,7 @@ def amount_of_memory(option: str, text: str) -> int:
     """Parses an amount of memory, and returns bytes.
 
     Examples:
-        >>> [amount_of_memory("--memory", text) for text in ("4GB", "1.5 GiB", "500m")]
+        >>> [amount_of_memory("--max-memory", text) for text in ("4GB", "1.5 GiB", "500m")]
         [4000000000, 1610612736, 500000000]
     """
     match = AMOUNT.fullmatch(text.strip())

@@ -2,39 +2,93 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retarget.cli import console, say
 from retarget.cli.results_folder import command_line, write_all, write_targets
-from retarget.cli.stream_options import method_option, with_shared_options
+from retarget.cli.stream_command import StreamCommand
+from retarget.cli.stream_options import (
+    AllowLeakOption,
+    BatchSizeOption,
+    BlockSizeOption,
+    ColumnOption,
+    DropOption,
+    FeaturesOption,
+    FileArgument,
+    GammaOption,
+    GroupAsFeatureOption,
+    GroupOption,
+    ImputeOption,
+    KernelOption,
+    KindOption,
+    LagsOption,
+    LrOption,
+    MaxMemoryOption,
+    ModelOption,
+    ModelOptionsOption,
+    MomentumOption,
+    NesterovOption,
+    PredictionsAfterOption,
+    PredictionsOption,
+    ReductionOption,
+    RidgeOption,
+    SeedOption,
+    StandardizeOption,
+    TargetOption,
+    TimeOption,
+    WeightDecayOption,
+    WidthOption,
+    method_option,
+)
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
-from retarget.text import amount_of_memory, auto_or_number, listed
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from retarget.diagnosis.options import Options
     from retarget.diagnosis.result import Diagnosis
-    from retarget.diagnosis.tables.roles import Roles
 
 
 # The commands import torch and Polars when they run, so that their help is quick.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
 TOO_FAR = 3  # exit code: the gap is above --fail-above
-KERNELS = ("rbf", "linear")
 app = typer.Typer(rich_markup_mode="rich")
 
 
 @app.command()
-@with_shared_options
 def diagnose(
-    asked: dict[str, Any],
+    file: FileArgument = None,
+    target: TargetOption = None,
+    time: TimeOption = None,
+    group: GroupOption = None,
+    group_as_feature: GroupAsFeatureOption = False,
+    column: ColumnOption = None,
+    drop: DropOption = None,
+    lags: LagsOption = 0,
+    kind: KindOption = "auto",
+    impute: ImputeOption = "error",
+    standardize: StandardizeOption = True,
+    allow_leak: AllowLeakOption = False,
+    predictions: PredictionsOption = None,
+    predictions_after: PredictionsAfterOption = None,
+    model: ModelOption = None,
+    model_options: ModelOptionsOption = None,
+    kernel: KernelOption = "rbf",
+    width: WidthOption = "auto",
+    lr: LrOption = "auto",
+    batch_size: BatchSizeOption = 1,
+    momentum: MomentumOption = 0.0,
+    nesterov: NesterovOption = False,
+    weight_decay: WeightDecayOption = 0.0,
+    reduction: ReductionOption = None,
+    gamma: GammaOption = "auto",
+    block_size: BlockSizeOption = "auto",
+    ridge: RidgeOption = "auto",
+    features: FeaturesOption = "auto",
+    max_memory: MaxMemoryOption = "auto",
+    seed: SeedOption = 0,
     test: Annotated[
         Path | None, method_option("FILE", "Rows to measure errors on, with the same columns.")
     ] = None,
@@ -111,8 +165,39 @@ def diagnose(
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     limit = None if fail_above is None else share_of("--fail-above", fail_above)
     earlier = None if compare is None else read_earlier(compare)
-    options = options_of(
-        asked,
+    stream = StreamCommand(
+        file=file,
+        target=target,
+        time=time,
+        group=group,
+        group_as_feature=group_as_feature,
+        column=column,
+        drop=drop,
+        lags=lags,
+        kind=kind,
+        impute=impute,
+        standardize=standardize,
+        allow_leak=allow_leak,
+        predictions=predictions,
+        predictions_after=predictions_after,
+        model=model,
+        model_options=model_options,
+        kernel=kernel,
+        width=width,
+        lr=lr,
+        batch_size=batch_size,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        reduction=reduction,
+        gamma=gamma,
+        block_size=block_size,
+        ridge=ridge,
+        features=features,
+        max_memory=max_memory,
+        seed=seed,
+    )
+    options = stream.options(
         evaluation=evaluation,
         test_share=test_share,
         hold_out=hold_out,
@@ -120,7 +205,7 @@ def diagnose(
         aim=aim,
     )
     options.evaluation_with(test)  # a conflict is reported before a long file is read
-    table, test_table, roles = load_tables(asked, test)
+    table, test_table, roles = stream.load(test)
     diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
     files, kept = write_all(diagnosis, out, compared)
@@ -141,9 +226,37 @@ def diagnose(
 
 
 @app.command()
-@with_shared_options
 def correct(
-    asked: dict[str, Any],
+    file: FileArgument = None,
+    target: TargetOption = None,
+    time: TimeOption = None,
+    group: GroupOption = None,
+    group_as_feature: GroupAsFeatureOption = False,
+    column: ColumnOption = None,
+    drop: DropOption = None,
+    lags: LagsOption = 0,
+    kind: KindOption = "auto",
+    impute: ImputeOption = "error",
+    standardize: StandardizeOption = True,
+    allow_leak: AllowLeakOption = False,
+    predictions: PredictionsOption = None,
+    predictions_after: PredictionsAfterOption = None,
+    model: ModelOption = None,
+    model_options: ModelOptionsOption = None,
+    kernel: KernelOption = "rbf",
+    width: WidthOption = "auto",
+    lr: LrOption = "auto",
+    batch_size: BatchSizeOption = 1,
+    momentum: MomentumOption = 0.0,
+    nesterov: NesterovOption = False,
+    weight_decay: WeightDecayOption = 0.0,
+    reduction: ReductionOption = None,
+    gamma: GammaOption = "auto",
+    block_size: BlockSizeOption = "auto",
+    ridge: RidgeOption = "auto",
+    features: FeaturesOption = "auto",
+    max_memory: MaxMemoryOption = "auto",
+    seed: SeedOption = 0,
     out: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
@@ -167,15 +280,46 @@ def correct(
 
     in_lines()
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
-    file = asked["file"]
     if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
         raise InvalidInputError(
             f"--out would write to {path}, which is a folder or the stream itself; choose another "
             "file"
         )
     # progressive: no row is held out, so every row has corrected targets
-    options = options_of(asked, evaluation="progressive")
-    table, _, roles = load_tables(asked)
+    stream = StreamCommand(
+        file=file,
+        target=target,
+        time=time,
+        group=group,
+        group_as_feature=group_as_feature,
+        column=column,
+        drop=drop,
+        lags=lags,
+        kind=kind,
+        impute=impute,
+        standardize=standardize,
+        allow_leak=allow_leak,
+        predictions=predictions,
+        predictions_after=predictions_after,
+        model=model,
+        model_options=model_options,
+        kernel=kernel,
+        width=width,
+        lr=lr,
+        batch_size=batch_size,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        reduction=reduction,
+        gamma=gamma,
+        block_size=block_size,
+        ridge=ridge,
+        features=features,
+        max_memory=max_memory,
+        seed=seed,
+    )
+    options = stream.options(evaluation="progressive")
+    table, _, roles = stream.load()
     diagnosis = diagnose_table(table, roles, None, options)
     corrected = corrected_table(diagnosis, force=force)
     left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)
@@ -206,99 +350,6 @@ def correct(
         markup=False,
     )
     say("\n".join(["Written:", f"  {path}", f"  {about}"]))
-
-
-def options_of(asked: dict[str, Any], **more: Any) -> "Options":
-    """Parses the options for learner and method; errors are reported before any file is read."""
-    from retarget.diagnosis.options import Options
-    from retarget.diagnosis.pipeline import chosen
-
-    kernel, memory = asked["kernel"], asked["memory"]
-    if kernel not in KERNELS and ":" not in kernel:
-        raise InvalidInputError(
-            f"--kernel is {kernel!r}; expected {', '.join(KERNELS)}, or package.module:factory"
-        )
-    numbers = {name: auto_or_number(f"--{name}", asked[name]) for name in ("lr", "gamma", "width")}
-    given: dict[str, Any] = {**asked, **more, **numbers}
-    given["width"] = None if numbers["width"] == "auto" else numbers["width"]
-    given["memory"] = None if memory is None else amount_of_memory("--memory", memory)
-    given["model_options"] = model_arguments(asked["model_options"])
-    return chosen(Options, given)
-
-
-def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
-    """Parses NAME=VALUE arguments: numbers, true and null as in JSON, anything else as text.
-
-    Examples:
-        >>> model_arguments(["eta0=0.1", "penalty=null", "loss=squared_error"])
-        {'eta0': 0.1, 'penalty': None, 'loss': 'squared_error'}
-    """
-    if not given:
-        return None
-    arguments: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise InvalidInputError(f"--model-options is {text!r}; expected NAME=VALUE")
-        try:
-            arguments[name] = json.loads(value)
-        except ValueError:
-            arguments[name] = value
-    return arguments
-
-
-def load_tables(
-    asked: dict[str, Any], test: Path | None = None
-) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
-    """Returns the stream (the embedded digits if there is no file), the test set, and the roles."""
-    from retarget.diagnosis.pipeline import chosen
-    from retarget.diagnosis.tables.read import read_table
-    from retarget.diagnosis.tables.roles import MOST_COLUMNS_SHOWN, Roles
-
-    file, target = asked["file"], asked["target"]
-    if file is None:
-        if target or test or chosen(Roles, {**asked, "target": "digit"}) != Roles(("digit",)):
-            raise InvalidInputError(
-                "options for columns or a test set need a FILE; give the file of the stream as well"
-            )
-        table, roles = digits_table(asked["seed"])
-        return table, None, roles
-    if not target:
-        raise InvalidInputError(
-            f"no target is named; name the column of {file} to be learned (--target), one of: "
-            f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
-        )
-    roles = chosen(Roles, asked)
-    table = read_table(file, roles.loaded, roles.drop)
-    roles = replace(roles, drop=())  # they were not loaded
-    roles.require_in(table.columns)
-    if test is None:
-        return table, None, roles
-    return table, read_table(test, table.columns, require_all=False), roles
-
-
-def digits_table(seed: int) -> "tuple[pl.DataFrame, Roles]":
-    """Returns a stream of handwritten digits, class by class, and the columns' roles.
-
-    Examples:
-        >>> stream, _ = digits_table(seed=0)
-        >>> len(stream), stream["digit"][0], stream["digit"][-1]
-        (1797, '0', '9')
-    """
-    import numpy as np
-    import polars as pl
-
-    from retarget.diagnosis.tables.roles import Roles
-    from retarget.lab.data.digits import digits_stream
-
-    digits = digits_stream(seed)
-    images = np.vstack([digits.x_train, digits.x_test])
-    labels = np.append(digits.labels_train, digits.labels_test)
-    order = np.argsort(labels, kind="stable")
-    pixels = {f"pixel{number}": column for number, column in enumerate(images[order].T)}
-    table = pl.DataFrame(pixels | {"digit": [str(label) for label in labels[order]]})
-    # Pixels are in [0, 1] already; scaling would inflate those that hardly vary.
-    return table, Roles(target=("digit",), group="digit", standardize=False)
 
 
 def share_of(option: str, text: str) -> float:

@@ -11,7 +11,7 @@ from retarget.diagnosis.answers import BaselineKind
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import Predictions
 from retarget.diagnosis.measure.holdout import Asked
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.offline.aims import Aim
@@ -23,7 +23,7 @@ REFITS = 40  # how often a progressive evaluation refits such a model
 
 
 def baseline_predictions(
-    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: Options
+    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: DiagnosisOptions
 ) -> dict[BaselineKind, Predictions]:
     """Returns the predictions of each baseline for held-out rows (None: progressive).
 
@@ -48,7 +48,7 @@ def baseline_predictions(
 
 
 def _recent_predictions(
-    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: Options
+    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: DiagnosisOptions
 ) -> Predictions | None:
     """Returns the predictions of the batch model of recent rows; None if there is no such model."""
     recent, scales = options.batch_model, stream.target_scales
@@ -67,7 +67,11 @@ def _recent_predictions(
 
 
 def fitted(
-    kernel: StreamKernel, stop: int, recent: Aim, options: Options, scales: NDArray[np.float64]
+    kernel: StreamKernel,
+    stop: int,
+    recent: Aim,
+    options: DiagnosisOptions,
+    scales: NDArray[np.float64],
 ) -> Predictor:
     """Returns the batch model of the recent rows before `stop`, as a function of queries."""
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))

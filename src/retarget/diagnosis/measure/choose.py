@@ -22,7 +22,7 @@ from retarget.diagnosis.measure.trials import (
     learn_online,
     offline_aims,
 )
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import Choice, KernelUsed
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
@@ -59,16 +59,17 @@ NON_NORMALITY_ROWS = 2000
 ITERATIONS, PRECISION = 200, 1e-4  # for power iterations
 
 
-def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, KernelUsed]:
+def choose_kernel(options: DiagnosisOptions, X: Tensor) -> tuple[Kernel, KernelUsed]:
     """Returns the kernel, and which one it is."""
     kernel, width = options.kernel, options.width
     name = kernel if isinstance(kernel, str) else None
     if name == "linear":
-        used = KernelUsed("linear", intercept=options.intercept)
-        return Features(with_constant) if options.intercept else Linear(), used
+        return Linear(), KernelUsed("linear")
+    if name == "affine":
+        return Features(with_constant), KernelUsed("linear", intercept=True)
     if name == "rbf":
-        chosen = (median_distance(X) or 1.0) if width is None else width
-        return RBF(chosen), KernelUsed("RBF", chosen, automatic=width is None)
+        chosen = (median_distance(X) or 1.0) if isinstance(width, str) else width
+        return RBF(chosen), KernelUsed("RBF", chosen, automatic=isinstance(width, str))
     known = as_kernel(kernel)
     return known, KernelUsed(repr(known))
 
@@ -78,19 +79,19 @@ def with_constant(X: Tensor) -> Tensor:
     return torch.cat([X, X.new_ones(len(X), 1)], 1)
 
 
-def choose_block(options: Options, rows: int) -> int:
+def choose_block(block_size: int | Auto, batch_size: int, rows: int) -> int:
     """Returns the given block size, or about 64 rows, at most a tenth of the stream.
 
     A larger block closes more of the gap, but delays its targets.
     """
-    if options.block_size is not None:
-        return options.block_size
+    if not isinstance(block_size, str):
+        return block_size
     wanted = min(BLOCK_ROWS, rows // FEWEST_BLOCKS)
-    return max(1, round(wanted / options.batch_size)) * options.batch_size
+    return max(1, round(wanted / batch_size)) * batch_size
 
 
 def choose_gamma(
-    options: Options,
+    options: DiagnosisOptions,
     kernel: StreamKernel,
     scales: NDArray[np.float64],
     groups: np.ndarray | None = None,
@@ -210,7 +211,7 @@ def _largest_eigenvalue(blocks: Tensor) -> float:
 
 
 def choose_rate(
-    options: Options,
+    options: DiagnosisOptions,
     kernel: StreamKernel,
     limit: float,
     scales: NDArray[np.float64],
@@ -221,7 +222,6 @@ def choose_rate(
     `limit` is the largest stable rate and `scales` (c,) are the targets' units. With `first_half`,
     only the first half of the stream is used, so that the choice can be evaluated on the second.
     """
-    lr = options.lr
     top = 0.9 * limit if math.isfinite(limit) else 1.0
 
     def scored(rates: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -231,16 +231,16 @@ def choose_rate(
         return np.array([(square.numpy() * scales**2).mean() for square in squares])
 
     candidates = top * 0.5 ** np.arange(RATES - 1, -1, -1.0)
-    if not isinstance(lr, str):
-        candidates = np.unique(np.append(candidates, lr))
+    if not options.choose_lr:
+        candidates = np.unique(np.append(candidates, options.learner.lr))
     scores = scored(candidates)
     if np.isfinite(scores).any() and np.nanargmin(scores) == 0:
         # only once: if nothing can be learned, the best rate is 0
         lower = candidates[0] * 0.5 ** np.arange(RATES // 2, 0, -1.0)
         candidates, scores = np.append(lower, candidates), np.append(scored(lower), scores)
     tried = _table(candidates, scores)
-    if not isinstance(lr, str):
-        return Choice(lr, False, "given", tried)
+    if not options.choose_lr:
+        return Choice(options.learner.rate(0), False, "given", tried)
     if not np.isfinite(scores).any():
         return Choice(float(candidates[0]), True, "no rate kept the error finite", tried)
     part = " of the first half" if first_half else ""
@@ -270,7 +270,7 @@ class CorrectionChoice(NamedTuple):
 
 
 def choose_correction(
-    kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | None
+    kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | Auto
 ) -> tuple[CorrectionChoice, Offline]:
     """Returns the correction that ends nearest to the offline learner, and that learner.
 
@@ -296,13 +296,13 @@ def choose_correction(
 
 
 def _nearest(
-    kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | None
+    kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | Auto
 ) -> tuple[CorrectionChoice, Offline]:
     """Like `choose_correction`, but tries each candidate on all rows of the kernel."""
     aims = offline_aims(kernel, gamma.value, block_size)
     offline = kernel.offline(gamma.value)
-    scale = kernel.mean_diagonal()
-    given = [share * scale for share in RIDGES] if ridge is None else [ridge]
+    scale, automatic = kernel.mean_diagonal(), isinstance(ridge, str)
+    given = [share * scale for share in RIDGES] if isinstance(ridge, str) else [ridge]
     candidates: list[CorrectionChoice] = []
     for value in gamma.value * AIMS:
         if candidates:
@@ -312,10 +312,10 @@ def _nearest(
         distances = _distances(kernel, [one.coefficients for one in tries], offline.coefficients)
         wild = [one.failure is not None or one.size > TOO_LARGE for one in tries]
         unusable, nearest, best = min(zip(wild, distances, given, strict=True))
-        how = f"{NEAREST} {len(given)} values" if ridge is None else "given"
-        if ridge is None and not math.isfinite(nearest):
+        how = f"{NEAREST} {len(given)} values" if automatic else "given"
+        if automatic and not math.isfinite(nearest):
             best, how = given[-1], "no value kept the targets finite"
-        chosen = Choice(best, ridge is None, how, _table(given, distances))
+        chosen = Choice(best, automatic, how, _table(given, distances))
         followed = replace(gamma, value=float(value))
         candidates.append(CorrectionChoice(aims, followed, chosen, nearest, not unusable))
         before = candidates[-2] if len(candidates) > 1 else None
@@ -323,7 +323,7 @@ def _nearest(
         worse = before is not None and before.usable and not nearest < before.distance
         if not gamma.automatic or worse:
             break
-        if ridge is None:
+        if automatic:
             # the ridge that worked, and none: smoother aims seldom need more
             given = sorted({0.0, best})
     if not gamma.automatic:
@@ -413,7 +413,7 @@ def learn_all(
     learner: SGD,
     gamma: Choice,
     block_size: int,
-    ridge: float | None,
+    ridge: float | Auto,
     limit: float,
     before_blocks: bool = False,
 ) -> Learned:

@@ -35,7 +35,7 @@ from retarget.diagnosis.measure.bootstrap import (
 from retarget.diagnosis.measure.choose import Learned
 from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.trials import offline_errors
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.theory.losses import nearest_distributions
@@ -76,7 +76,7 @@ class Ruler(NamedTuple):
         return estimate(self.right(predicted)) if self.truth.kind == "classification" else None
 
 
-def rulers(parted: Split, options: Options) -> Iterator[Ruler]:
+def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
     """Yields what predictions are measured with, for each question.
 
     Raises:
@@ -130,7 +130,7 @@ def compare(
     baselines: Mapping[BaselineKind, Predictions],
     ruler: Ruler,
     parted: Split,
-    options: Options,
+    options: DiagnosisOptions,
 ) -> Answer:
     """Answers one question: scores the learners' predictions and what was tried.
 

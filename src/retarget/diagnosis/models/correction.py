@@ -6,7 +6,6 @@ whether it follows them. The rows of the stream make the choice, held-out rows p
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from retarget.diagnosis.measure.trials import IterativeCorrection, follow, offli
 from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel
 from retarget.diagnosis.models.equivalent import Machine
 from retarget.diagnosis.models.runs import pass_in_order
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 
 # A network often follows only targets that are smaller than those its kernel asks for. So these are
@@ -48,7 +47,11 @@ class Correction(NamedTuple):
 
 
 def best_correction(
-    model: OnlineModel, machine: Machine, stream: Stream, options: Options, advance: Advance
+    model: OnlineModel,
+    machine: Machine,
+    stream: Stream,
+    options: DiagnosisOptions,
+    advance: Advance,
 ) -> Correction | None:
     """Trains the model on every candidate, and keeps the one that leaves it with the least error.
 
@@ -56,7 +59,7 @@ def best_correction(
     there are no corrected targets. A model that fails is not an error here; a kernel without a
     batch model is.
     """
-    block = choose_block(replace(options, batch_size=machine.learner.batch_size), len(stream))
+    block = choose_block(options.block_size, machine.learner.batch_size, len(stream))
     failures: list[str] = []
     best: Correction | None = None
     least = (True, True, math.inf)
@@ -77,7 +80,7 @@ def best_correction(
 
 @torch.no_grad()
 def candidates(
-    machine: Machine, stream: Stream, options: Options, block: int
+    machine: Machine, stream: Stream, options: DiagnosisOptions, block: int
 ) -> Iterator[Candidate]:
     """Yields the correction that serves the kernel machine best, then gentler ones.
 
@@ -88,7 +91,7 @@ def candidates(
     gamma = choose_gamma(options, kernel, stream.target_scales)
     choice, _ = choose_correction(kernel, learner, gamma, block, options.ridge)
     first = choice.gamma.value, choice.ridge.value
-    gentler = GENTLER if gamma.automatic and options.ridge is None else ()
+    gentler = GENTLER if gamma.automatic and options.ridge == "auto" else ()
     scale = kernel.mean_diagonal()
     pairs = [first]
     pairs += [

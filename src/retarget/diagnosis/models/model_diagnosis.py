@@ -47,7 +47,7 @@ from retarget.diagnosis.models.runs import (
     progressive_batch,
     rows_for_orders,
 )
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.errors import ModelRunError, RetargetError
@@ -57,7 +57,7 @@ Said = dict[Question, Predictions]  # what a model predicts for the rows of each
 
 
 def diagnose_model(
-    parted: Split, options: Options, *, progress: bool | None = None
+    parted: Split, options: DiagnosisOptions, *, progress: bool | None = None
 ) -> ModelDiagnosis:
     """Trains the user's model on the stream in every way, and compares the results.
 
@@ -103,7 +103,7 @@ class _Diagnosing:
     """The runs of one model. If any but the first fails, that is noted and the others still run."""
 
     def __init__(
-        self, model: OnlineModel, parted: Split, options: Options, advance: Advance
+        self, model: OnlineModel, parted: Split, options: DiagnosisOptions, advance: Advance
     ) -> None:
         self._model, self._parted, self._stream = model, parted, parted.stream
         self._options, self._seed, self._advance = options, options.seed, advance

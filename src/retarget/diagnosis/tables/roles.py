@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from rich.filesize import decimal
 
-from retarget.diagnosis.dialect import named, option
+from retarget.diagnosis.dialect import command_hint, named, option
 from retarget.diagnosis.stream import TargetKind
 from retarget.diagnosis.tables.dates import date_pattern, is_date, parsed_dates
 from retarget.diagnosis.tables.lags import lag_name, with_lags
@@ -31,8 +31,8 @@ def require_text_size(what: str, size: int) -> None:
     if size > LARGEST_TEXT:
         raise InvalidInputError(
             f"{what} holds {decimal(size)} of text, more than the {LARGEST_TEXT:,} bytes that are "
-            f"read; convert it to Parquet and choose columns ({option('column')}, "
-            f"{option('drop')}), or use fewer rows"
+            f"read; convert it to Parquet and choose columns"
+            f"{command_hint('column', 'drop')}, or use fewer rows"
         )
 
 
@@ -42,8 +42,8 @@ def require_table_size(what: str, rows: int, row_bytes: float) -> None:
     if size > LARGEST_TABLE:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
-            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns "
-            f"({option('column')}, {option('drop')})"
+            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns"
+            f"{command_hint('column', 'drop')}"
         )
 
 
@@ -255,7 +255,7 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     if patterns := [name for name in patterns if name not in roles.drop]:
         raise InvalidInputError(
             f"Polars takes the column names {listed(patterns)} as patterns; rename these columns, "
-            f"or leave them out ({option('drop')})"
+            f"or leave them out{command_hint('drop')}"
         )
     notes: list[str] = []
     numbers = np.arange(1, len(table) + 1)
@@ -320,7 +320,7 @@ def as_numbers(column: pl.Series, dates: str | None) -> np.ndarray:
                 f"the column {shown(column.name)} holds the text "
                 f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
                 f"{'dates' if dates else 'numbers'} in others; fix these cells, or leave the "
-                f"column out ({option('drop')})"
+                f"column out{command_hint('drop')}"
             )
         column = numbers
     elif dtype.is_temporal():
