@@ -12,7 +12,7 @@ from pathlib import Path
 PARTIAL = ".partial-"  # prefix of the names of files that are being written
 # what can be wrong with a disk
 FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-OF_THE_DISK = (*FULL_OR_FAILING, errno.EROFS)
+DISK_ERRORS = (*FULL_OR_FAILING, errno.EROFS)
 # how libraries in Rust (safetensors, Polars) report it
 SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -109,4 +109,4 @@ def _sync_folder(folder: Path) -> None:
 def _error_of_the_disk(error: Exception) -> int | None:
     told = SYSTEM_ERROR.search(str(error))
     code = getattr(error, "errno", None) or (int(told[1]) if told else None)
-    return code if code in OF_THE_DISK else None
+    return code if code in DISK_ERRORS else None

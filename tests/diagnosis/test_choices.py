@@ -6,19 +6,19 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.measure import choose
+from retarget.diagnosis.measure import choose_correction as correction
+from retarget.diagnosis.measure import stability
 from retarget.diagnosis.measure.choose import (
     choose_block,
-    choose_correction,
     choose_gamma,
     choose_kernel,
     choose_rate,
-    largest_rate,
     leave_groups_out,
-    non_normality,
 )
+from retarget.diagnosis.measure.choose_correction import choose_correction
+from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.trials import offline_aims
-from retarget.diagnosis.result import Choice, KernelUsed
+from retarget.diagnosis.result import ChosenValue, KernelUsed
 from retarget.theory.stability import largest_stable_lr
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import both_kernels, by_hand, drifting
@@ -84,7 +84,7 @@ LEARNER = rt.SGD(lr=0.3, batch_size=2, reduction="sum")
 
 
 def automatic(gamma):
-    return Choice(gamma, True, "least error", pl.DataFrame())
+    return ChosenValue(gamma, True, "least error", pl.DataFrame())
 
 
 def test_the_stabilizer_ends_nearest_to_the_offline_learner():
@@ -116,9 +116,9 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamm
         K_A = kernel.values(offline.coefficients).numpy()
         np.testing.assert_allclose(K_A, stream.K @ A_off, rtol=1e-6)
         values, scores = found.gamma.tried["value"].to_list(), found.gamma.tried["score"].to_list()
-        np.testing.assert_allclose(values, gamma * choose.AIMS[: len(values)])
+        np.testing.assert_allclose(values, gamma * correction.AIMS[: len(values)])
         assert scores[-1] >= scores[-2]  # it is tried until it leads no nearer
-        near = [score <= (1 + choose.AS_NEAR) * min(scores) for score in scores]
+        near = [score <= (1 + correction.AS_NEAR) * min(scores) for score in scores]
         assert near.index(True) == followed
         assert found.gamma.value == values[followed]
         literal = settled_at(stream, found.gamma.value, found.ridge.value, gamma, block)
@@ -133,7 +133,7 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     kernel = both_kernels(stream)[number]
     few = kernel.part(kernel.spread_rows(30))
     expected, _ = choose_correction(few, LEARNER, automatic(gamma / 2), 4, "auto")
-    monkeypatch.setattr(choose, rows, 30)
+    monkeypatch.setattr(correction, rows, 30)
     found, offline = choose_correction(kernel, LEARNER, automatic(gamma), 4, "auto")
     assert found.gamma.value == pytest.approx(2 * expected.gamma.value)
     assert found.ridge.value == expected.ridge.value
@@ -181,8 +181,8 @@ def test_blocks_are_multiples_of_the_batch():
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("limit", [1024, 2])
 def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
-    monkeypatch.setattr(choose, "LARGEST_EIGENPROBLEM", limit)
-    monkeypatch.setattr(choose, "PRECISION", 1e-12)
+    monkeypatch.setattr(stability, "LARGEST_EIGENPROBLEM", limit)
+    monkeypatch.setattr(stability, "PRECISION", 1e-12)
     stream = make_stream(11, 1, seed=0)
     K = torch.from_numpy(stream.K)
     for batch, momentum in [(1, 0.0), (3, 0.0), (4, 0.7)]:
@@ -193,7 +193,7 @@ def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
 
 
 def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch):
-    monkeypatch.setattr(choose, "PRECISION", 1e-12)
+    monkeypatch.setattr(stability, "PRECISION", 1e-12)
     stream = make_stream(20, 1, seed=0)
     learner = rt.SGD(lr=0.6, batch_size=3, reduction="mean")
     step = np.arange(20) // 3
@@ -202,7 +202,7 @@ def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch)
     for kernel in both_kernels(stream):
         assert non_normality(kernel, learner, 0) == pytest.approx(np.linalg.cond(M), rel=1e-5)
         assert non_normality(kernel, rt.SGD(lr=1e200), 0) == np.inf
-    monkeypatch.setattr(choose, "NON_NORMALITY_ROWS", 10)
+    monkeypatch.setattr(stability, "NON_NORMALITY_ROWS", 10)
     for kernel in both_kernels(stream):
         leading = non_normality(kernel, learner, 0)
         assert leading == pytest.approx(np.linalg.cond(M[:9, :9]), rel=1e-5)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from retarget.diagnosis.answers import Answer, Baseline, Drift, Estimate, Score, Trial
+from retarget.diagnosis.answers import Answer, Baseline, Drift, Estimate, Score, TriedChange
 from retarget.diagnosis.findings import judged, standing, verdict_kind, winning_baseline
 from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.result import Stability
@@ -179,7 +179,7 @@ def test_nothing_was_learned():
 
 
 def test_nothing_is_recommended_from_few_rows_or_unseen_classes():
-    trial = Trial("order", 10, Estimate(-0.8, -0.9, -0.7))
+    trial = TriedChange("order", 10, Estimate(-0.8, -0.9, -0.7))
     for few in (answer(rows=29, trials=(trial,)), answer(unseen=("e",), trials=(trial,))):
         found = diagnosis(few)
         assert {"few rows", "unseen classes"} & set(kinds(found))
@@ -219,14 +219,19 @@ def test_correction_is_advised_for_the_question_that_it_answers():
 def test_a_change_that_helps_one_question_and_harms_the_other():
     gain, harm = Estimate(-0.8, -0.9, -0.7), Estimate(15.0, 11.0, 20.0)
     found = diagnosis(
-        answer(trials=(Trial("order", 10, gain), Trial("rate", 0.1, Estimate(-0.3, -0.7, 0.1)))),
-        answer("next", trials=(Trial("order", 10, harm), Trial("rate", 0.1, UNCLEAR))),
+        answer(
+            trials=(
+                TriedChange("order", 10, gain),
+                TriedChange("rate", 0.1, Estimate(-0.3, -0.7, 0.1)),
+            )
+        ),
+        answer("next", trials=(TriedChange("order", 10, harm), TriedChange("rate", 0.1, UNCLEAR))),
     )
     first = found.verdict.recommendations[0]
     assert first.startswith("If rows like the old ones come again, learn the rows in random order")
     assert "16 times as high (12 to 21)" in first
     assert not any("lr = 0.1" in text for text in found.verdict.recommendations)  # not clear
-    small = answer(trials=(Trial("rate", 0.1, Estimate(-0.04, -0.05, -0.03)),), excess=LEVEL)
+    small = answer(trials=(TriedChange("rate", 0.1, Estimate(-0.04, -0.05, -0.03)),), excess=LEVEL)
     assert diagnosis(small).verdict.recommendations == ("Nothing needs correcting.",)
 
 

@@ -5,7 +5,7 @@ import polars as pl
 import torch
 
 from retarget.diagnosis.measure.approximation import OwnFeatures
-from retarget.diagnosis.result import Choice
+from retarget.diagnosis.result import ChosenValue
 from retarget.diagnosis.stream import Stream
 from retarget.kernels import Linear
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
@@ -61,4 +61,4 @@ def both_kernels(stream):
 
 def by_hand(value):
     """A parameter that the user gave."""
-    return Choice(value, False, "given", pl.DataFrame())
+    return ChosenValue(value, False, "given", pl.DataFrame())

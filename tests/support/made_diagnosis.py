@@ -15,7 +15,7 @@ from retarget.diagnosis.measure.along import errors_along
 from retarget.diagnosis.measure.groups import group_shift, partition
 from retarget.diagnosis.result import (
     Approximation,
-    Choice,
+    ChosenValue,
     Diagnosis,
     GroupShift,
     KernelUsed,
@@ -121,8 +121,8 @@ def diagnosis_of(stream, questions=("whole", "next"), lr=0.5, gamma=0.1, block_s
         kernel=KernelUsed("RBF", 1.0, automatic=True),
         learner=learner,
         block_size=block_size,
-        lr=Choice(lr, True, "smallest error on each row before it was learned", tried),
-        gamma=Choice(gamma, True, "smallest leave-one-out error", tried),
+        lr=ChosenValue(lr, True, "smallest error on each row before it was learned", tried),
+        gamma=ChosenValue(gamma, True, "smallest leave-one-out error", tried),
         aim="all",
         effective=effective,
         corrected=rt.corrected_targets(K, Y, learner, gamma).numpy(),
@@ -258,8 +258,8 @@ def undefined():
         effective=effective,
         along=real.along.with_columns(online=lost, batch=lost, online_now=lost),
         groups=replace(real.groups, size=size),
-        lr=Choice(0.25, False, "given", nothing),
-        gamma=Choice(0.1, False, "given", nothing),
+        lr=ChosenValue(0.25, False, "given", nothing),
+        gamma=ChosenValue(0.1, False, "given", nothing),
         stability=Stability(largest_lr=0.2, non_normality=NAN),
     )
 

@@ -22,14 +22,10 @@ from retarget.diagnosis.measure.approximation import (
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.bootstrap import ratio
 from retarget.diagnosis.measure.choose import (
-    attempt_changes,
     choose_block,
     choose_gamma,
     choose_kernel,
     choose_rate,
-    largest_rate,
-    learn_all,
-    non_normality,
 )
 from retarget.diagnosis.measure.compare import (
     compare,
@@ -40,6 +36,8 @@ from retarget.diagnosis.measure.compare import (
 )
 from retarget.diagnosis.measure.groups import group_shift, partition
 from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split, split_at
+from retarget.diagnosis.measure.learn import attempt_changes, learn_all
+from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options

@@ -27,7 +27,7 @@ DENSE_LEAVE_ONE_OUT_ROWS = 2000
 FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
 
 
-Advance = Callable[[int], None] | None
+Advance = Callable[[int], None]  # called with the number of rows done
 
 
 class Part(NamedTuple):
@@ -64,7 +64,7 @@ class StreamKernel(ABC):
     `advance` is called with the number of rows of each window, after work on it.
     """
 
-    def __init__(self, X: Tensor, Y: Tensor, advance: Advance = None) -> None:
+    def __init__(self, X: Tensor, Y: Tensor, advance: Advance | None = None) -> None:
         self.X, self.Y, self._advance = X, Y, advance
 
     def __len__(self) -> int:
@@ -170,7 +170,7 @@ class DenseKernel(StreamKernel):
     """All pairs of rows in memory, n x n: the exact method."""
 
     def __init__(
-        self, kernel: Callable[..., Tensor], X: Tensor, Y: Tensor, advance: Advance = None
+        self, kernel: Callable[..., Tensor], X: Tensor, Y: Tensor, advance: Advance | None = None
     ) -> None:
         super().__init__(X, Y, advance)
         self._kernel = kernel
@@ -282,7 +282,7 @@ class FeatureKernel(StreamKernel):
     """
 
     def __init__(
-        self, features: Any, X: Tensor, Y: Tensor, advance: Advance = None, room: int = 0
+        self, features: Any, X: Tensor, Y: Tensor, advance: Advance | None = None, room: int = 0
     ) -> None:
         super().__init__(X, Y, advance)
         self.map, size = features, features.size

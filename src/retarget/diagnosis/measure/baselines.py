@@ -17,7 +17,7 @@ from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.offline.aims import Aim
 from retarget.theory.stream_kernel import StreamKernel
 
-Predictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+BatchPredictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 COUNTED = 0.01  # rows discounted below this weight are left out
 REFITS = 40  # how often a progressive evaluation refits such a model
 
@@ -72,7 +72,7 @@ def fitted(
     recent: Aim,
     options: DiagnosisOptions,
     scales: NDArray[np.float64],
-) -> Predictor:
+) -> BatchPredictor:
     """Returns the batch model of the recent rows before `stop`, as a function of queries."""
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
     rows = max(rows, 2)  # one row has no leave-one-out error

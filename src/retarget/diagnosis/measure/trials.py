@@ -24,7 +24,7 @@ from retarget.theory.stream_kernel import Part, StreamKernel
 OVERFLOW = 1e150
 
 
-class Follower(Protocol):
+class StreamLearner(Protocol):
     """A learner or a correction that processes the stream part by part, until it fails."""
 
     failure: str | None
@@ -35,7 +35,7 @@ class Follower(Protocol):
 
 def follow(
     kernel: StreamKernel,
-    followers: Sequence[Follower],
+    followers: Sequence[StreamLearner],
     block_size: int,
     order: Tensor | None = None,
 ) -> None:
@@ -46,7 +46,7 @@ def follow(
                 follower.learn(part)
 
 
-class Run:
+class OnlineRun:
     """An online learner trained on targets, which may be computed along the way.
 
     `errors` (n, c), if kept, are the errors on each row before it was learned, in the order of
@@ -131,10 +131,10 @@ def learn_online(
     *,
     keep_errors: bool = True,
     order: Tensor | None = None,
-) -> list[Run]:
+) -> list[OnlineRun]:
     """Runs learners over the stream, in its order or another, each on its own (n, c) targets."""
     runs = [
-        Run(kernel, learner, targets, keep_errors=keep_errors, order=order)
+        OnlineRun(kernel, learner, targets, keep_errors=keep_errors, order=order)
         for learner, targets in jobs
     ]
     # windows end with a mini-batch of every learner, so all can use the same kernel rows
@@ -143,7 +143,7 @@ def learn_online(
 
 
 def effective_targets(
-    kernel: StreamKernel, run: Run, learner: SGD, gamma: float
+    kernel: StreamKernel, run: OnlineRun, learner: SGD, gamma: float
 ) -> tuple[Tensor, Tensor]:
     """Returns the final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN if diverged."""
     if run.errors is None or run.coefficients is None:
@@ -228,9 +228,9 @@ def learn_corrected(
     correction: ExactCorrection | IterativeCorrection,
     block_size: int,
     before_blocks: bool = False,
-) -> Run:
+) -> OnlineRun:
     """Trains the learner on corrected targets as they are computed, including rounding."""
-    run = Run(kernel, learner, correction.targets, before_blocks=before_blocks)
+    run = OnlineRun(kernel, learner, correction.targets, before_blocks=before_blocks)
     follow(kernel, [correction, run], block_size)
     return run
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from retarget.diagnosis.measure.approximation import FEATURE_WORK, MOST_FEATURES, OwnFeatures
 from retarget.diagnosis.measure.trials import OVERFLOW, follow
 from retarget.diagnosis.models.adapters import (
-    Loss,
+    LossFunction,
     OneByOneModel,
     OnlineModel,
     PartialFitModel,
@@ -218,7 +218,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     return Description(words, kernel, learner, start)
 
 
-def _as_learner(model: TorchModel, optimizer: torch.optim.Optimizer, loss: Loss) -> SGD:
+def _as_learner(model: TorchModel, optimizer: torch.optim.Optimizer, loss: LossFunction) -> SGD:
     """Returns the optimizer and the loss as an `SGD` on half the squared error."""
     if type(optimizer) is not torch.optim.SGD:
         raise NoDescriptionError(
@@ -258,7 +258,7 @@ def _as_learner(model: TorchModel, optimizer: torch.optim.Optimizer, loss: Loss)
     )
 
 
-def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
+def squared_error_factor(loss: LossFunction, rows: int, outputs: int) -> float | None:
     """Returns a if the measured gradient of the loss is a (p - y) for so many rows, else None."""
     generator = torch.Generator().manual_seed(rows)
     factors = []

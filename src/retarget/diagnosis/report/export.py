@@ -1,7 +1,7 @@
 """Exports a diagnosis as tables in the user's own units, as JSON, as text, or to the terminal."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
@@ -15,6 +15,7 @@ from rich.text import Text
 from retarget.diagnosis.answers import TOO_LARGE, Estimate
 from retarget.diagnosis.findings import standing
 from retarget.diagnosis.report.comparison import Compared
+from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
 from retarget.diagnosis.report.words import (
     LEARNERS,
     METRICS,
@@ -33,17 +34,12 @@ from retarget.diagnosis.report.words import (
 from retarget.diagnosis.result import Diagnosis
 from retarget.text import printable
 
-SCHEMA_VERSION = 1  # of `as_json`; docs/diagnosis.schema.json describes it
 MOST_TARGETS = 3  # on the terminal
 LONGEST_CELL = 40
 DEFINITIONS = (
     "Shift: how far later rows moved what was learned of a row. Gap: the online model's error "
     "above a batch model's. Correction: training on other targets, which make up for the shift."
 )
-
-# Arrays with one row for each row of the stream: they are in the tables, not in the JSON.
-PER_ROW = {"stream", "effective", "corrected", "iterative", "prequential", "density", "changed"}
-PER_ROW_OF_A_MODEL = {"before", "after", "end", "theory", "corrected"}
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -154,10 +150,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     described by docs/diagnosis.schema.json, and changes only with `schema_version`.
     """
     stream, sizes = diagnosis.stream, diagnosis.shift_size
-    found = _fields(diagnosis, PER_ROW)
     stands = {one.question: standing(diagnosis, one) for one in diagnosis.answers}
-    if diagnosis.model is not None:
-        found["model"] = _fields(diagnosis.model, PER_ROW_OF_A_MODEL)
     whole = {
         "schema_version": SCHEMA_VERSION,
         "rows": len(stream),
@@ -166,7 +159,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "features": stream.feature_names,
         "group_column": stream.group_column,
         "notes": stream.notes,
-        **found,
+        **_fields(diagnosis),
         "standing": stands,
         "prequential_error": diagnosis.prequential_error,
         "shift": {
@@ -211,12 +204,10 @@ def numbers(diagnosis: Diagnosis) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _fields(value: Any, left_out: Collection[str] = ()) -> dict[str, Any]:
-    return {
-        field.name: getattr(value, field.name)
-        for field in fields(value)
-        if field.name not in left_out
-    }
+def _fields(value: Any) -> dict[str, Any]:
+    names = (field.name for field in fields(value))
+    left_out = PER_ROW.get(type(value), set())
+    return {name: getattr(value, name) for name in names if name not in left_out}
 
 
 def _row_columns(diagnosis: Diagnosis) -> dict[str, pl.Series]:

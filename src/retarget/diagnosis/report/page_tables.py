@@ -34,7 +34,7 @@ from retarget.diagnosis.report.words import (
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 
-NOT_DEFINED, DIVERGED = "not defined", "the learner diverged"
+NOT_DEFINED = "not defined"
 MOST_TARGETS = 40
 COMPARED: tuple[LearnerName, ...] = ("offline", "online")
 # What changed since an earlier run: what it is, before, now, and the change in words.
@@ -283,7 +283,7 @@ def group_table(diagnosis: Diagnosis) -> Table:
         if others[g, most] > 0:
             farthest = Cell(number(float(others[g, most])), f"by {name(groups.names[most])}")
         elif np.isnan(groups.size[g]).any():
-            farthest = Cell(NOT_DEFINED, DIVERGED)
+            farthest = Cell(NOT_DEFINED, "the learner diverged")
         else:
             farthest = Cell("none", "no later group")
         own, same = number(float(groups.own[g])), number(float(groups.size[g, g]))

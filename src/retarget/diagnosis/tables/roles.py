@@ -100,7 +100,6 @@ def chosen_columns(
 
 
 Impute = Literal["error", "mean", "median", "zero"]
-Kind = Literal["auto"] | TargetKind
 KINDS = ("auto", *get_args(TargetKind))
 UNKNOWN_GROUP = "(missing)"
 LOGS = ("predictions", "predictions_after")
@@ -119,7 +118,7 @@ class Roles:
     group: str | None = None
     column: Sequence[str] = ()
     drop: Sequence[str] = ()
-    kind: Kind = "auto"
+    kind: Literal["auto"] | TargetKind = "auto"
     impute: Impute = "error"
     standardize: bool = True
     group_as_feature: bool = False

@@ -42,7 +42,7 @@ def moved(diagnosis: Diagnosis) -> Moved:
     return Moved(True, np.linalg.norm(model.shift, axis=1), model.groups, theory)
 
 
-class Chunk(NamedTuple):
+class DrawnChunk(NamedTuple):
     """The error on some consecutive rows (see `Diagnosis.along`), and where they are, in words."""
 
     where: str
@@ -57,7 +57,7 @@ def has_run(diagnosis: Diagnosis) -> bool:
     return diagnosis.model is not None and bool(np.isfinite(diagnosis.model.before).any())
 
 
-def chunks(diagnosis: Diagnosis) -> list[Chunk]:
+def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
     """Returns the errors along the stream: of the user's model, or else of the online learner."""
     stream, along, model = diagnosis.stream, diagnosis.along, diagnosis.model
     at, unit = axis_of(stream)
@@ -75,7 +75,7 @@ def chunks(diagnosis: Diagnosis) -> list[Chunk]:
         where = f"{unit}s {at[a]:,} to {at[b]:,}"
         if stream.times is not None:
             where += f" ({name(str(stream.times[a]), 32)} to {name(str(stream.times[b]), 32)})"
-        found.append(Chunk(where, (at[a] + at[b]) / 2, *(float(error) for error in errors)))
+        found.append(DrawnChunk(where, (at[a] + at[b]) / 2, *(float(error) for error in errors)))
     return found
 
 
