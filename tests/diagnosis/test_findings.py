@@ -9,9 +9,8 @@ import pytest
 
 from retarget.diagnosis.answers import Answer, Baseline, Drift, Estimate, Score, TriedChange
 from retarget.diagnosis.findings import judged, standing, verdict_kind, winning_baseline
-from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.result import Stability
-from support.diagnosis_options import options_for
+from support.diagnosis_options import diagnosed
 from support.diagnosis_streams import classes, drifting
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
@@ -24,7 +23,7 @@ def sure(value):
 @cache
 def real(kind="regression"):
     stream = drifting(200) if kind == "regression" else classes(200)
-    return diagnose_stream(stream, None, options_for(lr=0.3), progress=False)
+    return diagnosed(stream, lr=0.3)
 
 
 def answer(question="whole", rows=100, **changes):

@@ -1,6 +1,8 @@
-"""Options of a diagnosis, with those of the learner beside the others."""
+"""Options of a diagnosis, with those of the learner beside the others; diagnoses of streams."""
 
+from retarget.diagnosis.measure.holdout import split
 from retarget.diagnosis.options import OPEN_RATE, DiagnosisOptions
+from retarget.diagnosis.pipeline import diagnose_split
 from retarget.learners import SGD
 
 # Options of the command; in Python the frame, the type of the targets, the learner and the model
@@ -18,3 +20,9 @@ def options_for(lr="auto", reduction="sum", momentum=0.0, nesterov=False, **more
     rate = OPEN_RATE if automatic else lr
     learner = SGD(rate, momentum=momentum, nesterov=nesterov, reduction=reduction, **steps)
     return DiagnosisOptions(learner=learner, choose_lr=automatic, **more)
+
+
+def diagnosed(stream, test=None, **options):
+    """The diagnosis of a stream of numbers."""
+    asked = options_for(**options)
+    return diagnose_split(split(stream, test, asked), asked, progress=False)

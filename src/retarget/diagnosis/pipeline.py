@@ -35,7 +35,7 @@ from retarget.diagnosis.measure.compare import (
     rulers,
 )
 from retarget.diagnosis.measure.groups import group_shift, partition
-from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split, split_at
+from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split_at
 from retarget.diagnosis.measure.learn import attempt_changes, learn_all
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
@@ -254,42 +254,6 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
             f"the table's columns give: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
     return EmpiricalNTK(network)
-
-
-def diagnose_stream(
-    stream: Stream,
-    test: Stream | None = None,
-    options: DiagnosisOptions | None = None,
-    *,
-    progress: bool | None = None,
-) -> Diagnosis:
-    """Runs the batch, online and corrected learners over a stream and compares them.
-
-    `retarget.diagnose` prepares a table or arrays and calls this. Use it for a stream of numbers
-    that is ready to be learned from.
-
-    Args:
-        stream: The rows, in the order in which they were learned.
-        test: Rows to compare the learners on; if given, no row of the stream is held out.
-        options: The learner and the method; None chooses everything automatically.
-        progress: Whether to show a progress bar; None shows it on a terminal only.
-
-    Examples:
-        A drifting stream: the online learner has forgotten where it started.
-
-        >>> import numpy as np
-        >>> from retarget.diagnosis.stream import Stream
-        >>> x = np.linspace(-2, 2, 200)[:, None]
-        >>> y = np.sin(2 * x)
-        >>> names, one = ("x",), np.ones(1)
-        >>> stream = Stream(x, y, "regression", ("y",), 0 * one, one, names, np.arange(200))
-        >>> options = DiagnosisOptions(learner=SGD(0.5), choose_lr=False, width=0.7)
-        >>> found = diagnose_stream(stream, stream, options)
-        >>> bool(found.score("online").error.low > found.score("offline").error.high)
-        True
-    """
-    options = options or DiagnosisOptions()
-    return diagnose_split(split(stream, test, options), options, progress=progress)
 
 
 def diagnose_split(

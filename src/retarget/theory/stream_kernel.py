@@ -208,7 +208,7 @@ class DenseKernel(StreamKernel):
         return self._kernel(X, self.X).to(torch.float64)
 
     def values(self, coefficients: Tensor) -> Tensor:
-        """K A."""
+        """The kernel matrix times the coefficients."""
         return self.K @ coefficients
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -334,8 +334,8 @@ class FeatureKernel(StreamKernel):
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
         values = self.Y.new_empty(len(self), coefficients.shape[1])
-        for rows, _ in self._ranges(1):
-            torch.mm(self._features(rows), coefficients, out=values[rows])
+        for part in self.windows(1):
+            torch.mm(part.panel.features, coefficients, out=values[part.rows])
         return values
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -382,10 +382,9 @@ class FeatureKernel(StreamKernel):
         normal, moment = self._normal, self._moment
         if weights is not None:
             normal, moment = torch.zeros_like(normal), torch.zeros_like(moment)
-            for rows, _ in self._ranges(1):
-                Phi = self._features(rows)
-                weighted = weights[rows, None] * Phi
-                normal.addmm_(weighted.mT, Phi)
+            for rows, _, _, seen in self.windows(1):
+                weighted = weights[rows, None] * seen.features
+                normal.addmm_(weighted.mT, seen.features)
                 moment.addmm_(weighted.mT, self.Y[rows])
         ridge = torch.eye(self.map.size, dtype=self.X.dtype) * gamma
         theta = torch.cholesky_solve(moment, normal_factor(normal + ridge, gamma))

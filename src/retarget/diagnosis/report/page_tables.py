@@ -16,6 +16,7 @@ from retarget.diagnosis.report.charts.rows import (
     moved,
 )
 from retarget.diagnosis.report.charts.scores import SQUARED, Measure, measure
+from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.words import (
     LEARNERS,
     WAYS,
@@ -37,8 +38,6 @@ from retarget.diagnosis.stream import Stream
 NOT_DEFINED = "not defined"
 MOST_TARGETS = 40
 COMPARED: tuple[LearnerName, ...] = ("offline", "online")
-# What changed since an earlier run: what it is, before, now, and the change in words.
-Compared = Sequence[tuple[str, str, str, str]]
 COLUMNS: dict[Question, str] = {
     "whole": "Whole stream",
     "next": "Next rows",
@@ -249,7 +248,7 @@ def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
     return facts
 
 
-def compared_table(compared: Compared) -> Table:
+def compared_table(compared: Sequence[Compared]) -> Table:
     """Returns what changed since an earlier run."""
     rows = [[Cell(text) for text in row] for row in compared]
     return Table("Compared with an earlier run", ["What", "Before", "Now", "Change"], rows)
