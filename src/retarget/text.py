@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Collection, Iterable
-from typing import Literal
+from typing import Any
 
 from retarget.errors import InvalidInputError
 
@@ -48,7 +48,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     return near[0] if near else None
 
 
-def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
+def auto_or_number(option: str, text: str) -> Any:
     """Parses "auto", a whole number or any other finite number.
 
     Examples:

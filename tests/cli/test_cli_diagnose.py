@@ -126,7 +126,7 @@ def test_a_diagnosis_from_the_command(command, monkeypatch, tmp_path, stand):
     assert code == 0
     assert stand.stream.feature_names == ("a b", "c")
     assert (stand.stream.group_column, stand.test, stand.options) == ("user", None, options_for())
-    for words in ("The 10 most distorted rows of 36", "The online mod", "Written:", "report.html"):
+    for words in ("The most overwritten rows of 36", "The online mod", "Written:", "report.html"):
         assert words in shown
     assert names(tmp_path / "it's here") == FILES
     assert shlex.split(stand.command) == ["retarget", *sys.argv[1:]]
@@ -272,7 +272,7 @@ PRICE = ("t.csv", "--target", "price")
         ((*PRICE, "--column", "c", "--drop", "c"), "'c' is dropped and also used"),
         ((*PRICE, "--column", "price"), "'price' is chosen .*--column.* target or time"),
         ((*PRICE, "--column", "c", "--group", "c"), "'c' .* without --group-as-feature"),
-        ((*PRICE, "--kind", "both"), "--kind is 'both'; expected one of auto, regression"),
+        ((*PRICE, "--kind", "both"), "'both' is not one of 'auto', 'regression'"),
         ((*PRICE, "--model", "a:b", "--predictions", "c"), "a model and a log .* are both given"),
         ((*PRICE, "--model-options", "a=1"), "there is no model; give --model as well"),
         ((*PRICE, "--nesterov"), "nesterov=True needs a momentum"),

@@ -15,7 +15,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from retarget.diagnosis.answers import UNKNOWN
-from retarget.diagnosis.report import page_tables as tables
+from retarget.diagnosis.report import report_tables as tables
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.page import (
     CHARTS,

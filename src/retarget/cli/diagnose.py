@@ -8,43 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retarget.cli import console, say
-from retarget.cli.results_folder import command_line, write_all, write_targets
-from retarget.cli.stream_command import StreamCommand
-from retarget.cli.stream_options import (
-    AllowLeakOption,
-    BatchSizeOption,
-    BlockSizeOption,
-    ColumnOption,
-    DropOption,
-    FeaturesOption,
-    FileArgument,
-    GammaOption,
-    GroupAsFeatureOption,
-    GroupOption,
-    ImputeOption,
-    KernelOption,
-    KindOption,
-    LagsOption,
-    LrOption,
-    MaxMemoryOption,
-    ModelOption,
-    ModelOptionsOption,
-    MomentumOption,
-    NesterovOption,
-    PredictionsAfterOption,
-    PredictionsOption,
-    ReductionOption,
-    RidgeOption,
-    SeedOption,
-    StandardizeOption,
-    TargetOption,
-    TimeOption,
-    WeightDecayOption,
-    WidthOption,
-    method_option,
+from retarget.cli import stream_options as shared
+from retarget.cli.load_stream import (
+    known_kernel,
+    learner_of,
+    load_stream,
+    model_arguments,
+    targets_of,
 )
+from retarget.cli.results_folder import command_line, write_all, write_targets
+from retarget.cli.stream_options import method_option
+from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
+from retarget.text import auto_or_number
 
 if TYPE_CHECKING:
     from retarget.diagnosis.result import Diagnosis
@@ -59,41 +36,41 @@ app = typer.Typer(rich_markup_mode="rich")
 
 @app.command()
 def diagnose(
-    file: FileArgument = None,
-    target: TargetOption = None,
-    time: TimeOption = None,
-    group: GroupOption = None,
-    group_as_feature: GroupAsFeatureOption = False,
-    column: ColumnOption = None,
-    drop: DropOption = None,
-    lags: LagsOption = 0,
-    kind: KindOption = "auto",
-    impute: ImputeOption = "error",
-    standardize: StandardizeOption = True,
-    allow_leak: AllowLeakOption = False,
-    predictions: PredictionsOption = None,
-    predictions_after: PredictionsAfterOption = None,
-    model: ModelOption = None,
-    model_options: ModelOptionsOption = None,
-    kernel: KernelOption = "rbf",
-    width: WidthOption = "auto",
-    lr: LrOption = "auto",
-    batch_size: BatchSizeOption = 1,
-    momentum: MomentumOption = 0.0,
-    nesterov: NesterovOption = False,
-    weight_decay: WeightDecayOption = 0.0,
-    reduction: ReductionOption = None,
-    gamma: GammaOption = "auto",
-    block_size: BlockSizeOption = "auto",
-    ridge: RidgeOption = "auto",
-    features: FeaturesOption = "auto",
-    max_memory: MaxMemoryOption = "auto",
-    seed: SeedOption = 0,
+    file: shared.FileArgument = None,
+    target: shared.TargetOption = None,
+    time: shared.TimeOption = None,
+    group: shared.GroupOption = None,
+    group_as_feature: shared.GroupAsFeatureOption = False,
+    column: shared.ColumnOption = None,
+    drop: shared.DropOption = None,
+    lags: shared.LagsOption = 0,
+    kind: shared.KindOption = "auto",
+    impute: shared.ImputeOption = "error",
+    standardize: shared.StandardizeOption = True,
+    allow_leak: shared.AllowLeakOption = False,
+    predictions: shared.PredictionsOption = None,
+    predictions_after: shared.PredictionsAfterOption = None,
+    model: shared.ModelOption = None,
+    model_options: shared.ModelOptionsOption = None,
+    kernel: shared.KernelOption = "rbf",
+    width: shared.WidthOption = "auto",
+    lr: shared.LrOption = "auto",
+    batch_size: shared.BatchSizeOption = 1,
+    momentum: shared.MomentumOption = 0.0,
+    nesterov: shared.NesterovOption = False,
+    weight_decay: shared.WeightDecayOption = 0.0,
+    reduction: shared.ReductionOption = None,
+    gamma: shared.GammaOption = "auto",
+    block_size: shared.BlockSizeOption = "auto",
+    ridge: shared.RidgeOption = "auto",
+    features: shared.FeaturesOption = "auto",
+    max_memory: shared.MaxMemoryOption = "auto",
+    seed: shared.SeedOption = 0,
     test: Annotated[
         Path | None, method_option("FILE", "Rows to measure errors on, with the same columns.")
     ] = None,
     evaluation: Annotated[
-        str,
+        Evaluation,
         method_option(
             "both|whole|next|progressive|test",
             "Rows that the learners are asked about: rows from the whole stream (what does it "
@@ -107,7 +84,7 @@ def diagnose(
         method_option(None, "Share of the rows to hold out for each question (at least 30)."),
     ] = 0.1,
     hold_out: Annotated[
-        str,
+        HoldOut,
         method_option(
             "rows|group",
             "Hold out single rows, or all rows of some groups: for people, devices or shops, of "
@@ -115,7 +92,7 @@ def diagnose(
         ),
     ] = "rows",
     metric: Annotated[
-        str,
+        Metric,
         method_option(
             "auto|squared|absolute|log-loss|accuracy|balanced-accuracy",
             "What learners are compared by; auto: the squared error, and for classes the accuracy "
@@ -155,9 +132,11 @@ def diagnose(
     Writes report.html, diagnosis.json, shift.parquet (every row's shift) and corrected.parquet
     (targets to train on) into a folder. Earlier results there are kept in a folder beside it.
     """
+    from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.comparison import compared_with, read_earlier
     from retarget.diagnosis.report.export import as_json, terminal_parts
+    from retarget.diagnosis.tables.roles import Roles
     from retarget.progress import in_lines
 
     in_lines()
@@ -165,47 +144,43 @@ def diagnose(
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     limit = None if fail_above is None else share_of("--fail-above", fail_above)
     earlier = None if compare is None else read_earlier(compare)
-    stream = StreamCommand(
-        file=file,
-        target=target,
-        time=time,
-        group=group,
-        group_as_feature=group_as_feature,
-        column=column,
-        drop=drop,
-        lags=lags,
-        kind=kind,
-        impute=impute,
-        standardize=standardize,
-        allow_leak=allow_leak,
-        predictions=predictions,
-        predictions_after=predictions_after,
+    learner, choose_lr = learner_of(lr, batch_size, momentum, nesterov, weight_decay, reduction)
+    options = DiagnosisOptions(
+        learner=learner,
+        choose_lr=choose_lr,
+        kernel=known_kernel(kernel),
+        width=auto_or_number("--width", width),
         model=model,
-        model_options=model_options,
-        kernel=kernel,
-        width=width,
-        lr=lr,
-        batch_size=batch_size,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        reduction=reduction,
-        gamma=gamma,
-        block_size=block_size,
-        ridge=ridge,
-        features=features,
-        max_memory=max_memory,
-        seed=seed,
-    )
-    options = stream.options(
+        model_options=model_arguments(model_options),
         evaluation=evaluation,
         test_share=test_share,
         hold_out=hold_out,
         metric=metric,
         aim=aim,
+        gamma=auto_or_number("--gamma", gamma),
+        block_size=auto_or_number("--block-size", block_size),
+        ridge=auto_or_number("--ridge", ridge),
+        features=None if features == "none" else auto_or_number("--features", features),
+        max_memory=max_memory,
+        seed=seed,
     )
     options.evaluation_with(test)  # a conflict is reported before a long file is read
-    table, test_table, roles = stream.load(test)
+    roles = Roles(
+        targets_of(file, target),
+        time=time,
+        group=group,
+        column=column or (),
+        drop=drop or (),
+        kind=kind,
+        impute=impute,
+        standardize=standardize,
+        group_as_feature=group_as_feature,
+        allow_leak=allow_leak,
+        predictions=predictions or (),
+        predictions_after=predictions_after or (),
+        lags=lags,
+    )
+    table, test_table, roles = load_stream(file, roles, seed, test)
     diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
     files, kept = write_all(diagnosis, out, compared)
@@ -227,36 +202,36 @@ def diagnose(
 
 @app.command()
 def correct(
-    file: FileArgument = None,
-    target: TargetOption = None,
-    time: TimeOption = None,
-    group: GroupOption = None,
-    group_as_feature: GroupAsFeatureOption = False,
-    column: ColumnOption = None,
-    drop: DropOption = None,
-    lags: LagsOption = 0,
-    kind: KindOption = "auto",
-    impute: ImputeOption = "error",
-    standardize: StandardizeOption = True,
-    allow_leak: AllowLeakOption = False,
-    predictions: PredictionsOption = None,
-    predictions_after: PredictionsAfterOption = None,
-    model: ModelOption = None,
-    model_options: ModelOptionsOption = None,
-    kernel: KernelOption = "rbf",
-    width: WidthOption = "auto",
-    lr: LrOption = "auto",
-    batch_size: BatchSizeOption = 1,
-    momentum: MomentumOption = 0.0,
-    nesterov: NesterovOption = False,
-    weight_decay: WeightDecayOption = 0.0,
-    reduction: ReductionOption = None,
-    gamma: GammaOption = "auto",
-    block_size: BlockSizeOption = "auto",
-    ridge: RidgeOption = "auto",
-    features: FeaturesOption = "auto",
-    max_memory: MaxMemoryOption = "auto",
-    seed: SeedOption = 0,
+    file: shared.FileArgument = None,
+    target: shared.TargetOption = None,
+    time: shared.TimeOption = None,
+    group: shared.GroupOption = None,
+    group_as_feature: shared.GroupAsFeatureOption = False,
+    column: shared.ColumnOption = None,
+    drop: shared.DropOption = None,
+    lags: shared.LagsOption = 0,
+    kind: shared.KindOption = "auto",
+    impute: shared.ImputeOption = "error",
+    standardize: shared.StandardizeOption = True,
+    allow_leak: shared.AllowLeakOption = False,
+    predictions: shared.PredictionsOption = None,
+    predictions_after: shared.PredictionsAfterOption = None,
+    model: shared.ModelOption = None,
+    model_options: shared.ModelOptionsOption = None,
+    kernel: shared.KernelOption = "rbf",
+    width: shared.WidthOption = "auto",
+    lr: shared.LrOption = "auto",
+    batch_size: shared.BatchSizeOption = 1,
+    momentum: shared.MomentumOption = 0.0,
+    nesterov: shared.NesterovOption = False,
+    weight_decay: shared.WeightDecayOption = 0.0,
+    reduction: shared.ReductionOption = None,
+    gamma: shared.GammaOption = "auto",
+    block_size: shared.BlockSizeOption = "auto",
+    ridge: shared.RidgeOption = "auto",
+    features: shared.FeaturesOption = "auto",
+    max_memory: shared.MaxMemoryOption = "auto",
+    seed: shared.SeedOption = 0,
     out: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
@@ -274,8 +249,10 @@ def correct(
     learner they are for. The exact correction needs the whole stream in advance; the iterative one
     uses, for each row, only earlier rows and its block.
     """
+    from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.export import corrected_table, made_for, too_large
+    from retarget.diagnosis.tables.roles import Roles
     from retarget.progress import in_lines
 
     in_lines()
@@ -285,41 +262,38 @@ def correct(
             f"--out would write to {path}, which is a folder or the stream itself; choose another "
             "file"
         )
-    # progressive: no row is held out, so every row has corrected targets
-    stream = StreamCommand(
-        file=file,
-        target=target,
-        time=time,
-        group=group,
-        group_as_feature=group_as_feature,
-        column=column,
-        drop=drop,
-        lags=lags,
-        kind=kind,
-        impute=impute,
-        standardize=standardize,
-        allow_leak=allow_leak,
-        predictions=predictions,
-        predictions_after=predictions_after,
+    learner, choose_lr = learner_of(lr, batch_size, momentum, nesterov, weight_decay, reduction)
+    options = DiagnosisOptions(
+        learner=learner,
+        choose_lr=choose_lr,
+        kernel=known_kernel(kernel),
+        width=auto_or_number("--width", width),
         model=model,
-        model_options=model_options,
-        kernel=kernel,
-        width=width,
-        lr=lr,
-        batch_size=batch_size,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        reduction=reduction,
-        gamma=gamma,
-        block_size=block_size,
-        ridge=ridge,
-        features=features,
+        model_options=model_arguments(model_options),
+        evaluation="progressive",  # no row is held out, so every row has corrected targets
+        gamma=auto_or_number("--gamma", gamma),
+        block_size=auto_or_number("--block-size", block_size),
+        ridge=auto_or_number("--ridge", ridge),
+        features=None if features == "none" else auto_or_number("--features", features),
         max_memory=max_memory,
         seed=seed,
     )
-    options = stream.options(evaluation="progressive")
-    table, _, roles = stream.load()
+    roles = Roles(
+        targets_of(file, target),
+        time=time,
+        group=group,
+        column=column or (),
+        drop=drop or (),
+        kind=kind,
+        impute=impute,
+        standardize=standardize,
+        group_as_feature=group_as_feature,
+        allow_leak=allow_leak,
+        predictions=predictions or (),
+        predictions_after=predictions_after or (),
+        lags=lags,
+    )
+    table, _, roles = load_stream(file, roles, seed)
     diagnosis = diagnose_table(table, roles, None, options)
     corrected = corrected_table(diagnosis, force=force)
     left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)
@@ -340,9 +314,9 @@ def correct(
         purpose = made_for(diagnosis, command_line())
         write_targets(corrected, temporary, purpose, as_csv=path.suffix.lower() == ".csv")
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
-    for kind, size in left_out.items():
+    for name, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
-        say(f"Left out: the {kind} targets, {reach}", style="yellow")
+        say(f"Left out: the {name} targets, {reach}", style="yellow")
     console.print(
         f"These targets are for one learner: {purpose['learner']} Trained on them, another "
         "learner or a network may end worse than on your own targets.",

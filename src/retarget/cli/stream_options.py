@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -59,11 +59,11 @@ LagsOption = Annotated[
     ),
 ]
 KindOption = Annotated[
-    str,
+    Literal["auto", "regression", "classification"],
     column_option("auto|regression|classification", "Whether the target is a number or a class."),
 ]
 ImputeOption = Annotated[
-    str,
+    Literal["error", "mean", "median", "zero"],
     column_option(
         "error|mean|median|zero",
         "What replaces missing numbers. Missing categories become the most frequent one; "
@@ -136,7 +136,7 @@ NesterovOption = Annotated[
 ]
 WeightDecayOption = Annotated[float, learner_option(None, "Weight decay, as in torch.optim.SGD.")]
 ReductionOption = Annotated[
-    str | None,
+    Literal["sum", "mean"] | None,
     learner_option(
         "sum|mean",
         "Whether your loss is the sum or the mean over a mini-batch (PyTorch's default: mean). "

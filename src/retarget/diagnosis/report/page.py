@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 import retarget
 from retarget.diagnosis.findings import largest_moves
-from retarget.diagnosis.report import page_tables as tables
+from retarget.diagnosis.report import report_tables as tables
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import Chart, rows, scores, targets
 from retarget.diagnosis.report.comparison import Compared
