@@ -259,35 +259,6 @@ def test_a_learner_that_diverges_gets_one_advice():
     assert any("85% of the largest" in text for text in near.verdict.recommendations)
 
 
-def test_the_headline_of_each_verdict():
-    shares = {"offline": 1.0, "online": 0.47, "corrected": 1.0, "iterative": 1.0}
-    right = dict.fromkeys(shares, 1.0)
-    wine = diagnosis(
-        answer(shares=shares, accuracy_gap=Estimate(0.53, 0.37, 0.7)),
-        answer("next", shares=right, accuracy_gap=sure(0.0)),
-        kind="classification",
-    )
-    assert wine.verdict.headline == (
-        "The online model follows the present and has forgotten the past: on rows from the whole "
-        "stream it is right in 47% of them, a batch model in 100% (53 points behind, 37 to 70); on "
-        "the next rows both are right."
-    )
-    unclear = diagnosis(answer(excess=UNCLEAR), answer("next", excess=UNCLEAR))
-    assert unclear.verdict.headline == (
-        "It is not clear whether the online model is behind a batch model: on rows from the whole "
-        "stream its error is not clearly different from that of a batch model (\u221297% to 19%); "
-        "on the next rows its error is not clearly different from that of a batch model "
-        "(\u221297% to 19%)."
-    )
-    far = diagnosis(answer(excess=Estimate(26, 21.6, 1300)), answer("next", excess=LEVEL))
-    assert "its error is 27 times that of a batch model (23 to 1,301)" in far.verdict.headline
-    assert "about that of a batch model (\u22125.0% to 9.0%)" in far.verdict.headline
-    half = diagnosis(answer(excess=BEHIND), answer("next", excess=UNCLEAR))
-    assert half.verdict.headline.startswith(
-        "The online model has forgotten part of the past, and it is not clear whether it is behind"
-    )
-
-
 def test_every_sentence_has_a_finding_and_an_interval():
     found = diagnosis(answer(), answer("next"))
     assert all("(" in text for text in found.verdict.headline.split(";"))

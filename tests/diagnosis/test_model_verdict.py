@@ -44,16 +44,11 @@ def said(found):
 
 def test_each_change_is_judged_against_the_model_as_it_came():
     helped = said(judged(corrected=(BETTER, BETTER)))
-    assert helped.headline == (
-        "SGDRegressor does better trained on corrected targets: on rows from the whole stream the "
-        "error is 20% lower (14% to 28%), on the next rows the error is 20% lower (14% to 28%)."
-    )
     assert [text.split(":")[0] for text in helped.recommendations] == [
         "Train SGDRegressor on iteratively corrected targets"
     ]
     mixed = said(judged(corrected=(BETTER, WORSE)))
     assert mixed.recommendations[0].startswith("If rows like the old ones come again, train SGDR")
-    assert "on the next rows the error is 30% higher (10% to 50%)" in mixed.recommendations[0]
 
 
 def test_what_is_not_clear_is_called_so():

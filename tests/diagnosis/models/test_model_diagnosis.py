@@ -446,19 +446,6 @@ def test_weight_decay_from_a_start_has_no_corrected_targets():
     assert found.failures[0].startswith("There are no corrected targets: weight decay")
 
 
-def test_the_luck_of_the_draw_is_in_the_interval():
-    rows, rng = 50, np.random.default_rng(1)
-    bootstrap = Bootstrap(rows, 0)
-    several = [np.full(rows, level) for level in (1.0, 2.0, 3.0)]
-    means = any_of([bootstrap.means(level) for level in several], 5)
-    assert means[0] == 2.0
-    values, counts = np.unique(means[1:], return_counts=True)
-    np.testing.assert_allclose(values, [1, 2, 3])
-    assert counts.min() > 250
-    one = bootstrap.means(rng.normal(size=rows))
-    np.testing.assert_array_equal(any_of([one], 5), one)
-
-
 def test_a_ratio_that_is_not_defined_in_a_few_resamples():
     above, below = np.full((2, 1001), 2.0)
     assert ratio(above, below) == (0, 0, 0)

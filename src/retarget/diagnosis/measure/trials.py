@@ -51,7 +51,8 @@ class OnlineRun:
 
     `errors` (n, c), if kept, are the errors on each row before it was learned, in the order of
     learning; `before_blocks` (n, c), if requested, are the errors of predictions made before the
-    row's block was learned, against the stream's own targets.
+    row's block was learned, against the stream's own targets; `after_steps` (n, c), if requested,
+    are the predictions made right after the row's step.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class OnlineRun:
         *,
         keep_errors: bool = False,
         before_blocks: bool = False,
+        after_steps: bool = False,
         order: Tensor | None = None,
     ) -> None:
         unknown = torch.full_like(kernel.Y, math.nan)
         self.errors = unknown.clone() if keep_errors else None
-        self.before_blocks = unknown if before_blocks else None
+        self.before_blocks = unknown.clone() if before_blocks else None
+        self.after_steps = unknown if after_steps else None
         self.diverged_at: int | None = None
         self.failure: str | None = None
         self._kernel, self._state, self._order = kernel, kernel.learner(learner), order
@@ -84,9 +87,13 @@ class OnlineRun:
             return
         if self.errors is not None:
             self.errors[part.rows] = errors
+        step = window.memory.step_of
         if self.before_blocks is not None:
-            predicted = predictions_before_blocks(window, errors, part.block_size)
+            first_of_block = np.arange(len(errors)) // part.block_size * part.block_size
+            predicted = predictions_before(step[first_of_block], window, errors)
             self.before_blocks[part.rows] = self._kernel.Y[part.samples] - predicted
+        if self.after_steps is not None:
+            self.after_steps[part.rows] = predictions_before(step + 1, window, errors)
         first = max(0, min(len(errors), len(self._kernel) // 2 - part.rows.start))
         self._squares[0] += errors[:first].square().sum(0)
         self._squares[1] += errors[first:].square().sum(0)
@@ -113,16 +120,19 @@ class OnlineRun:
         return self._kernel.in_stream_order(coefficients, self._order)
 
 
-def predictions_before_blocks(window: Window, errors: Tensor, block_size: int) -> Tensor:
-    """Returns (m, c) predictions before each row's block is learned, given the errors."""
+def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Tensor:
+    """Returns (m, c) predictions for a window's rows, each made before a step (m,) of the window.
+
+    A row's prediction depends on the errors (m, c) of the rows whose steps came before.
+    """
     memory = window.memory
-    starts = memory.step_of[np.arange(len(errors)) // block_size * block_size]
     if memory.responses is None:
-        coupling = window.coupling.clone()
-        diagonal_blocks(coupling, block_size).zero_()
+        rates = window.gram.new_tensor(memory.deposit[0, memory.step_of])
+        earlier = torch.from_numpy(memory.step_of < steps[:, None])
+        coupling = window.gram * earlier * rates
     else:
-        coupling = window.spread(memory.responses[0][starts]).mul_(window.gram)
-    return window.inherited(memory.carry[starts]) + coupling @ errors
+        coupling = window.spread(memory.responses[0][steps]).mul_(window.gram)
+    return window.inherited(memory.carry[steps]) + coupling @ errors
 
 
 def learn_online(
