@@ -16,8 +16,8 @@ from retarget.diagnosis.measure.choose import (
     leave_groups_out,
 )
 from retarget.diagnosis.measure.choose_correction import choose_correction
+from retarget.diagnosis.measure.passes import offline_aims
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
-from retarget.diagnosis.measure.trials import offline_aims
 from retarget.diagnosis.result import ChosenValue, KernelUsed
 from retarget.theory.stability import largest_stable_lr
 from support.diagnosis_options import options_for

@@ -14,7 +14,7 @@ from retarget.diagnosis.answers import Drift
 from retarget.diagnosis.measure.bootstrap import Bootstrap, ratio
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import losses
-from retarget.diagnosis.measure.trials import offline_errors
+from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError

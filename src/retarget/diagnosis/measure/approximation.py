@@ -15,7 +15,7 @@ from torch import Tensor
 
 from retarget.arrays import as_tensor, free_memory
 from retarget.diagnosis.dialect import named, option
-from retarget.diagnosis.measure.trials import effective_targets, learn_online
+from retarget.diagnosis.measure.passes import effective_targets, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import Approximation, FeatureKind
 from retarget.errors import StreamTooLargeError

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.diagnosis.measure.trials import learn_online
+from retarget.diagnosis.measure.passes import learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import ChosenValue, KernelUsed
 from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from retarget.diagnosis.answers import TOO_LARGE
 from retarget.diagnosis.measure.choose import tried_values
-from retarget.diagnosis.measure.trials import IterativeCorrection, follow, offline_aims
+from retarget.diagnosis.measure.passes import IterativeCorrection, follow, offline_aims
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
 from retarget.learners import SGD

@@ -33,8 +33,8 @@ from retarget.diagnosis.measure.bootstrap import (
     ratio,
 )
 from retarget.diagnosis.measure.holdout import Split, as_tensors
-from retarget.diagnosis.measure.learn import Outcome
-from retarget.diagnosis.measure.trials import offline_errors
+from retarget.diagnosis.measure.learn import LearnedStream
+from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
@@ -219,7 +219,7 @@ def _trials(
 
 
 def progressive_predictions(
-    kernel: StreamKernel, learned: Outcome, gamma: float, batch_size: int
+    kernel: StreamKernel, learned: LearnedStream, gamma: float, batch_size: int
 ) -> dict[Predictor, Predictions]:
     """Returns each learner's predictions for rows that it has not learned yet.
 
@@ -241,7 +241,7 @@ def progressive_predictions(
 
 
 def held_out_predictions(
-    kernel: StreamKernel, rows: Stream, learned: Outcome
+    kernel: StreamKernel, rows: Stream, learned: LearnedStream
 ) -> dict[Predictor, Predictions]:
     """Returns each learner's predictions for held-out rows, at the end of the stream."""
     ends: dict[Predictor, Tensor | None] = {

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from retarget.diagnosis.answers import Change, LearnerName
 from retarget.diagnosis.measure.choose_correction import choose_correction
-from retarget.diagnosis.measure.trials import (
+from retarget.diagnosis.measure.passes import (
     ExactCorrection,
     IterativeCorrection,
     OnlineRun,
@@ -71,7 +71,7 @@ def better_rate(lr: ChosenValue) -> float | None:
 
 
 @dataclass
-class Outcome:
+class LearnedStream:
     """What each learner learned from the stream, (n, c) each; NaN, with a failure, if it failed.
 
     `dual` are the online learner's final dual coefficients; `before_blocks` the errors of the
@@ -100,7 +100,7 @@ def learn_all(
     ridge: float | Auto,
     limit: float,
     before_blocks: bool = False,
-) -> Outcome:
+) -> LearnedStream:
     """Runs every learner; if one fails, the others are still run.
 
     `limit`, the largest stable rate, is used in messages; `before_blocks` requests the predictions
@@ -109,7 +109,7 @@ def learn_all(
     nothing = torch.full_like(kernel.Y, math.nan)
     (online,) = learn_online(kernel, [(learner, kernel.Y)])
     dual, effective = effective_targets(kernel, online, learner, gamma.value)
-    learned = Outcome(online, dual, effective, nothing, nothing)
+    learned = LearnedStream(online, dual, effective, nothing, nothing)
     diverged = (
         f"The online learner diverges: {online.failure}, its error overflows at "
         f"lr = {learner.lr:.4g}; the largest stable rate is {limit:.4g}."
@@ -147,7 +147,7 @@ def learn_all(
     return learned
 
 
-def _note(learned: Outcome, name: LearnerName, run: OnlineRun, failure: str) -> None:
+def _note(learned: LearnedStream, name: LearnerName, run: OnlineRun, failure: str) -> None:
     """Stores the coefficients of a learner, or notes why there are none."""
     if run.coefficients is None:
         learned.failures.append(failure)

@@ -14,7 +14,7 @@ import torch
 from retarget.diagnosis.answers import TOO_LARGE
 from retarget.diagnosis.measure.choose import choose_block, choose_gamma
 from retarget.diagnosis.measure.choose_correction import choose_correction
-from retarget.diagnosis.measure.trials import IterativeCorrection, follow, offline_aims
+from retarget.diagnosis.measure.passes import IterativeCorrection, follow, offline_aims
 from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
 from retarget.diagnosis.models.equivalent import Machine
 from retarget.diagnosis.models.runs import pass_in_order

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.diagnosis.measure.approximation import FEATURE_WORK, MOST_FEATURES, OwnFeatures
-from retarget.diagnosis.measure.trials import OnlineRun, follow
+from retarget.diagnosis.measure.passes import OnlineRun, follow
 from retarget.diagnosis.models.adapters import (
     LossFunction,
     OneByOneModel,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.linalg import solve
 
 import retarget as rt
-from retarget.diagnosis.measure.trials import (
+from retarget.diagnosis.measure.passes import (
     ExactCorrection,
     IterativeCorrection,
     OnlineRun,
