@@ -132,6 +132,7 @@ def test_test_sets(stand):
         ({"gamma": "best"}, "gamma is 'best'; expected a number or 'auto'"),
         ({"ridge": -1.0}, "ridge is -1"),
         ({"block_size": 5, "learner": PAIRS}, "block_size is 5; expected a positive multiple"),
+        ({"learner": torch.optim.SGD}, "learner is a type; expected rt.SGD"),
         ({"ridge": "some"}, "ridge is 'some'; expected a number or 'auto'"),
         ({"kernel": "linear", "width": 2.0}, "only 'rbf' takes it"),
         ({"X": FRAME, "Y": "Y"}, "Y: there is no column 'Y'; did you mean 'y'"),

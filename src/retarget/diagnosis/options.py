@@ -123,6 +123,10 @@ def learner_options(learner: SGD | None, lr: float | Auto) -> tuple[SGD, bool]:
             f"lr is {lr!r} together with a learner; give one or the other: the learner has a rate"
         )
     if learner is not None:
+        if not isinstance(learner, SGD):
+            raise InvalidTypeError(
+                f"learner is a {type(learner).__name__}; expected rt.SGD(...), which describes it"
+            )
         return learner, False
     return SGD(OPEN_RATE if automatic else _positive("lr", lr)), automatic
 

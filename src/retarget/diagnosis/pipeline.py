@@ -328,7 +328,7 @@ def run_learners(
         iterative=learned.iterative.numpy(),
         prequential=online,
         density=kernel.density().numpy(),
-        hindsight=float(np.square((stream.Y - end) * scales).mean()),
+        hindsight=float(stream.squared(stream.Y - end).mean()),
         changed=changed_rows(stream, effective),
         along=along,
         drift=drift,

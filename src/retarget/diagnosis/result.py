@@ -330,7 +330,7 @@ class Diagnosis:
     @property
     def prequential_error(self) -> float:
         """Mean squared error on each row just before it was learned, in the user's units."""
-        return float(np.square(self.prequential * self.stream.target_scales).mean())
+        return float(self.stream.squared(self.prequential).mean())
 
     @property
     def diverged(self) -> bool:

@@ -68,8 +68,7 @@ def _by_chunk(
     stream: Stream, errors: NDArray[np.float64], starts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Returns the mean squared error, in the user's units, from each start to the next."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.square(errors * stream.target_scales).mean(axis=1)
+    squares = stream.squared(errors)
     counts = np.diff(np.append(starts, len(squares)))
     return np.asarray(np.add.reduceat(squares, starts) / counts)
 

@@ -105,12 +105,10 @@ def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.
     are projected onto the simplex to be probabilities ("log-loss", at least 0.001 each); a wrong
     class costs 1 ("accuracy"), or as much more as its class is rarer ("balanced-accuracy").
     """
-    gap = (truth.Y - predicted) * truth.target_scales
-    with np.errstate(over="ignore", invalid="ignore"):
-        if metric in ("auto", "squared"):
-            return np.asarray(np.square(gap).mean(axis=1))
-        if metric == "absolute":
-            return np.asarray(np.abs(gap).mean(axis=1))
+    if metric in ("auto", "squared"):
+        return truth.squared(truth.Y - predicted)
+    if metric == "absolute":
+        return np.asarray(np.abs((truth.Y - predicted) * truth.target_scales).mean(axis=1))
     known, of = np.isfinite(predicted).all(axis=1), truth.Y.argmax(axis=1)
     found = np.full(len(of), math.nan)
     if metric == "log-loss":

@@ -64,12 +64,10 @@ def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
     ends = [(first - 1, last - 1) for first, last in along.select("first", "last").iter_rows()]
     online, batch, now = (along[part].to_numpy() for part in ("online", "batch", "online_now"))
     if model is not None and has_run(diagnosis):
-        with np.errstate(over="ignore", invalid="ignore"):
-            online, now = (
-                np.array([np.square(errors[a : b + 1]).mean() for a, b in ends])
-                for said in (model.before, model.end)
-                for errors in [(said - stream.Y) * stream.target_scales]
-            )
+        online, now = (
+            np.array([squares[a : b + 1].mean() for a, b in ends])
+            for squares in (stream.squared(said - stream.Y) for said in (model.before, model.end))
+        )
     found = []
     for (a, b), *errors in zip(ends, online, batch, now, strict=True):
         where = f"{unit}s {at[a]:,} to {at[b]:,}"
