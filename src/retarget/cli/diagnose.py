@@ -169,8 +169,6 @@ def diagnose(
         targets_of(file, target),
         time=time,
         group=group,
-        column=column or (),
-        drop=drop or (),
         kind=kind,
         impute=impute,
         standardize=standardize,
@@ -180,7 +178,7 @@ def diagnose(
         predictions_after=predictions_after or (),
         lags=lags,
     )
-    table, test_table, roles = load_stream(file, roles, seed, test)
+    table, test_table, roles = load_stream(file, roles, column, drop, seed, test)
     diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
     files, kept = write_all(diagnosis, out, compared)
@@ -282,8 +280,6 @@ def correct(
         targets_of(file, target),
         time=time,
         group=group,
-        column=column or (),
-        drop=drop or (),
         kind=kind,
         impute=impute,
         standardize=standardize,
@@ -293,7 +289,7 @@ def correct(
         predictions_after=predictions_after or (),
         lags=lags,
     )
-    table, _, roles = load_stream(file, roles, seed)
+    table, _, roles = load_stream(file, roles, column, drop, seed)
     diagnosis = diagnose_table(table, roles, None, options)
     corrected = corrected_table(diagnosis, force=force)
     left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)

@@ -1,7 +1,6 @@
 """What `retarget diagnose` and `retarget correct` were asked for: stream, learner, model."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,25 +51,50 @@ def known_kernel(kernel: str) -> str:
 
 
 def load_stream(
-    file: Path | None, roles: "Roles", seed: int, test: Path | None = None
+    file: Path | None,
+    roles: "Roles",
+    column: list[str] | None,
+    drop: list[str] | None,
+    seed: int,
+    test: Path | None = None,
 ) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
     """Returns the stream (the embedded digits without a file), the test set, and the roles."""
     from retarget.diagnosis.tables.read import read_table
     from retarget.diagnosis.tables.roles import Roles
 
     if file is None:
-        if test or roles != Roles(DIGITS):
+        if test or column or drop or roles != Roles(DIGITS):
             raise InvalidInputError(
                 "options for columns or a test set need a FILE; give the file of the stream as well"
             )
         table, roles = digits_table(seed)
         return table, None, roles
-    table = read_table(file, roles.loaded, roles.drop)
-    roles = replace(roles, drop=())  # they were not loaded
+    table = read_table(file, wanted_columns(roles, column or [], drop or []), drop or [])
     roles.require_in(table.columns)
     if test is None:
         return table, None, roles
     return table, read_table(test, table.columns, require_all=False), roles
+
+
+def wanted_columns(roles: "Roles", column: list[str], drop: list[str]) -> list[str] | None:
+    """Returns the columns to load from a file; None for all of them."""
+    beside = [name for name in (roles.time, roles.group, *roles.logged) if name is not None]
+    if dropped := {*roles.target, *beside, *column}.intersection(drop):
+        raise InvalidInputError(
+            f"{dropped.pop()!r} is dropped and also used as target, time, group or feature; drop "
+            "it or use it"
+        )
+    if both := {*roles.target, roles.time}.intersection(column):
+        raise InvalidInputError(
+            f"{both.pop()!r} is chosen as a feature (--column) and used as target or time; choose "
+            "one"
+        )
+    if roles.group in column and not roles.group_as_feature:
+        raise InvalidInputError(
+            f"{roles.group!r} is chosen as a feature (--column) and is the group, which is not "
+            "used as a feature without --group-as-feature"
+        )
+    return [*column, *roles.target, *beside] if column else None
 
 
 def targets_of(file: Path | None, target: list[str] | None) -> tuple[str, ...]:

@@ -58,8 +58,9 @@ def panel(gaps=()):
 @pytest.mark.parametrize(("targets", "lags"), [(["y"], 1), (["y"], 4), (["*", "y"], 3)])
 def test_lags_are_the_targets_of_earlier_rows(targets, lags, time, group, gaps):
     table = panel(gaps)
-    options = {"time": time, "group": group, "lags": lags, "column": ["price"], "impute": "mean"}
-    stream = make_stream(table, targets, **options, standardize=False)
+    options = {"time": time, "group": group, "lags": lags, "impute": "mean"}
+    others = set(table.columns) - {"price", time, group, *targets}
+    stream = make_stream(table, targets, drop=others, **options, standardize=False)
     numbers, features = by_hand(table, targets, lags, time, group)
     assert stream.rows.tolist() == numbers
     np.testing.assert_array_equal(stream.X[:, 1:], features)
@@ -100,8 +101,8 @@ def test_a_lag_is_not_a_leak():
 
 
 def test_a_test_set_has_lags_of_its_own_earlier_rows():
-    table = panel()
-    given = Roles(("y",), time="day", group="store", lags=2, standardize=False, column=["price"])
+    table = panel().select("day", "store", "price", "y")
+    given = Roles(("y",), time="day", group="store", lags=2, standardize=False)
     _, preparation = prepare(order_rows(table, given))
     later = panel((3, 4)).drop_nulls("y").reverse()
     stream = preparation.apply(order_test_rows(later, given))

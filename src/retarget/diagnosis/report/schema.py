@@ -12,7 +12,7 @@ from dataclasses import is_dataclass
 from functools import cache, reduce
 from operator import or_
 from types import GenericAlias, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import polars as pl
@@ -65,7 +65,7 @@ def json_type(kind: Any) -> Any:
         return GenericAlias(list, json_type(parts[0]))
     if origin is dict:
         return GenericAlias(dict, (str, json_type(parts[1])))
-    if origin is UnionType:
+    if origin in (Union, UnionType):  # of a Literal and None, it is the former before Python 3.14
         return reduce(or_, (json_type(part) for part in parts))
     return kind
 
