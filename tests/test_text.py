@@ -22,7 +22,7 @@ def test_what_users_write(read, text, value):
 @pytest.mark.parametrize(
     ("read", "texts"),
     [
-        (auto_or_number, ["", "fast", "0", "-1", "nan", "inf"]),
+        (auto_or_number, ["", "fast", "nan", "inf"]),
         (amount_of_memory, ["", "much", "-4GB", "4XB", "0GB", "GB"]),
     ],
 )

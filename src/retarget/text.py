@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Collection, Iterable
-from typing import Literal
+from typing import Any
 
 from retarget.errors import InvalidInputError
 
@@ -48,21 +48,25 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     return near[0] if near else None
 
 
-def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
-    """Parses a positive number or "auto".
+def auto_or_number(option: str, text: str) -> Any:
+    """Parses "auto", a whole number or any other finite number.
 
     Examples:
-        >>> auto_or_number("--lr", "0.1"), auto_or_number("--lr", "auto")
-        (0.1, 'auto')
+        >>> [auto_or_number("--lr", text) for text in ("0.1", "8", "auto")]
+        [0.1, 8, 'auto']
     """
     if text.strip().lower() == "auto":
         return "auto"
     try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
-        raise InvalidInputError(f"{option} is {text!r}; expected auto or a number above 0")
+    if not math.isfinite(number):
+        raise InvalidInputError(f"{option} is {text!r}; expected auto or a number")
     return number
 
 
@@ -70,7 +74,7 @@ def amount_of_memory(option: str, amount: str | float) -> int:
     """Returns bytes, from a number of them or from text.
 
     Examples:
-        >>> [amount_of_memory("--memory", text) for text in ("4GB", "1.5 GiB", "500m")]
+        >>> [amount_of_memory("--max-memory", text) for text in ("4GB", "1.5 GiB", "500m")]
         [4000000000, 1610612736, 500000000]
     """
     match = AMOUNT.fullmatch(str(amount).strip())

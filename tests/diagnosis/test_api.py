@@ -1,4 +1,3 @@
-from dataclasses import fields
 from inspect import signature
 
 import numpy as np
@@ -9,12 +8,13 @@ from torch import nn
 
 import retarget as rt
 from retarget.cli import diagnose as diagnose_command
-from retarget.diagnosis.options import Options
 from retarget.errors import InvalidInputError, InvalidTypeError
+from support.diagnosis_options import ELSEWHERE, options_for
 from support.hand_made_diagnosis import standing_in
 
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(50, 3)), rng.normal(size=50)
+PAIRS = rt.SGD(lr=0.1, batch_size=2, reduction="sum")
 FRAME = pl.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "t": np.arange(50)[::-1].copy()})
 
 
@@ -27,7 +27,7 @@ def test_arrays(stand):
     diagnosis = rt.diagnose(X, y)
     assert isinstance(diagnosis, rt.Diagnosis)
     assert stand.stream.feature_names == ("x0", "x1", "x2")
-    assert (stand.stream.target_names, stand.options) == (("y",), Options())
+    assert (stand.stream.target_names, stand.options) == (("y",), options_for())
     assert [len(asked.rows) for asked in stand.asked.values()] == [10, 10]
     # rows held out were not looked at
     np.testing.assert_allclose(stand.stream.X.mean(axis=0), 0, atol=1e-12)
@@ -49,7 +49,7 @@ def test_arrays(stand):
 
 
 def test_frames(stand):
-    rt.diagnose(FRAME, "y", time="t", drop=["b"], standardize=False, evaluation="next")
+    rt.diagnose(FRAME.drop("b"), "y", time="t", standardize=False, evaluation="next")
     assert stand.stream.feature_names == ("a",)
     np.testing.assert_array_equal(stand.stream.X[:, 0], X[::-1, 0][:40])
     rt.diagnose(FRAME.lazy(), ["y", "a"], group="t")
@@ -59,49 +59,41 @@ def test_frames(stand):
     rt.diagnose({"a": y, "t": y**2, "group": y**3}, ["no", "yes"] * 25, group=np.arange(50) % 3)
     assert stand.stream.group_column == "group_"
     assert stand.stream.feature_names == ("a", "t", "group")
-    rt.diagnose(X, y, drop="x1")  # one name, not its letters
-    assert stand.stream.feature_names == ("x0", "x2")
 
 
 def test_the_learner_is_described_or_its_rate_chosen(stand):
     rt.diagnose(X, y, learner=rt.SGD(lr=0.1, batch_size=5, reduction="mean"), gamma=2.0, seed=7)
-    assert stand.options == Options(lr=0.1, batch_size=5, reduction="mean", gamma=2.0, seed=7)
-    rt.diagnose(X, y, batch_size=5)
-    assert stand.options == Options(batch_size=5)
-    with pytest.raises(InvalidInputError, match="batch_size, lr given together with a learner"):
-        rt.diagnose(X, y, learner=rt.SGD(lr=0.1), lr=0.2, batch_size=3)
+    assert stand.options == options_for(lr=0.1, batch_size=5, reduction="mean", gamma=2.0, seed=7)
+    rt.diagnose(X, y, lr=0.3)
+    assert stand.options == options_for(lr=0.3)
+    with pytest.raises(InvalidInputError, match="lr is 0.2 together with a learner; give one or"):
+        rt.diagnose(X, y, learner=rt.SGD(lr=0.1), lr=0.2)
     with pytest.raises(InvalidInputError, match="a schedule of 2 rates; expected a single"):
         rt.diagnose(X, y, learner=rt.SGD(lr=[0.1, 0.2]))
 
 
-def test_the_features_that_are_named(stand):
-    table = FRAME.with_columns(g=pl.Series(["u", "v"] * 25))
-    few, with_group = table[:7].drop("g", "t"), {"group": "g", "group_as_feature": True}
-    for options, names in (
-        ({"column": "b"}, ["b"]),
-        (with_group | {"time": "t", "column": ["b"]}, ["b", "g", "g"]),
-        (with_group | {"column": ("a", "g")}, ["a", "g", "g"]),
-        ({"group": "g", "column": ["a", "b"], "test": few}, ["a", "b"]),
-    ):
-        rt.diagnose(table, "y", **options)
-        assert [name.partition("=")[0] for name in stand.stream.feature_names] == names
-    assert stand.test.X.shape == (7, 2)
-
-
 def test_what_the_command_takes_python_takes_as_well():
-    """But for names of files, and what is done with the result; with the same defaults."""
+    """But for what a frame, a learner or a model says itself; with the same defaults."""
     command, known = (
         signature(function).parameters for function in (diagnose_command.diagnose, rt.diagnose)
     )
-    elsewhere = {"file": "X", "target": "Y"}
-    assert set(elsewhere.values()) <= set(known)
-    assert set(command) - set(known) - set(elsewhere) == {
-        *("out", "as_object", "open_report", "compare", "fail_above")
-    }
-    for field in fields(Options):
-        assert known[field.name].default == field.default
-        # the command writes "auto" for the width
-        assert field.name == "width" or command[field.name].default == field.default
+    assert len(known) <= 25
+    of_files = {"file", "target", "out", "as_object", "open_report", "compare", "fail_above"}
+    assert set(command) - set(known) - of_files == ELSEWHERE
+    assert set(known) - set(command) == {"X", "Y", "learner"}
+    for name in set(known) & set(command):
+        assert known[name].default == command[name].default
+
+
+def test_what_is_chosen_from_the_data_is_called_auto(stand):
+    chosen = ("width", "gamma", "block_size", "ridge", "features", "max_memory")
+    rt.diagnose(X, y, **dict.fromkeys(chosen, "auto"))
+    assert stand.options == options_for()
+    for name in set(chosen) - {"features"}:  # None: no features, the exact kernel
+        with pytest.raises((InvalidInputError, InvalidTypeError), match=f"{name} is None"):
+            rt.diagnose(X, y, **{name: None})
+    rt.diagnose(X, y, max_memory="1.5GB", features=None)
+    assert stand.options == options_for(max_memory=1_500_000_000, features=None)
 
 
 def test_test_sets(stand):
@@ -133,35 +125,24 @@ def test_test_sets(stand):
         ({"evaluation": "later"}, "evaluation is 'later'; expected one of"),
         ({"metric": "best"}, "metric is 'best'; expected one of auto, squared"),
         ({"hold_out": "some"}, "hold_out is 'some'; expected one of rows, group"),
-        ({"mode": "fast"}, "mode is 'fast'; expected one of auto"),
-        ({"memory": -1}, "memory is -1; expected a number of bytes"),
+        ({"max_memory": -1}, "max_memory is -1; expected bytes, '4GB'"),
         ({"features": 1}, "features is 1; expected a whole number, 2 or more"),
         ({"lr": 0.0}, "lr is 0"),
         ({"gamma": -1.0}, "gamma is -1"),
         ({"gamma": "best"}, "gamma is 'best'; expected a number or 'auto'"),
-        ({"batch_size": 0}, "batch_size is 0"),
         ({"ridge": -1.0}, "ridge is -1"),
-        ({"block_size": 5, "batch_size": 2}, "block_size is 5; expected a positive multiple"),
+        ({"block_size": 5, "learner": PAIRS}, "block_size is 5; expected a positive multiple"),
+        ({"learner": torch.optim.SGD}, "learner is a type; expected rt.SGD"),
+        ({"ridge": "some"}, "ridge is 'some'; expected a number or 'auto'"),
         ({"kernel": "linear", "width": 2.0}, "only 'rbf' takes it"),
-        ({"kind": "both"}, "kind is 'both'"),
         ({"X": FRAME, "Y": "Y"}, "Y: there is no column 'Y'; did you mean 'y'"),
-        ({"X": FRAME, "Y": "y", "column": "q"}, "column: there is no column 'q'"),
-        ({"X": FRAME, "Y": "y", "column": ["a", "y"]}, "'y' is chosen .*column.* target or time"),
-        ({"X": FRAME, "Y": "y", "column": "a", "drop": "a"}, "'a' is dropped and also used"),
-        (
-            {"X": FRAME, "Y": "y", "column": "b", "group": "b"},
-            "'b' .* without group_as_feature=True",
-        ),
-        ({"group_as_feature": True}, "group_as_feature is set without a group; name it .group="),
-        ({"intercept": True}, "intercept is True with kernel 'rbf'; only 'linear' takes it"),
         *(
             ({"aim": text}, "aim is .*expected 'all', 'window:N'")
             for text in ("some", "window:0", "discount:1", "discount:x")
         ),
         ({"lr": [0.1, 0.2]}, "lr is .*; expected one number"),
-        ({"memory": "much"}, "memory is .*; expected a number of bytes"),
+        ({"max_memory": "much"}, "max_memory is .*; expected an amount"),
         ({"features": 1.5}, "features is .*; expected a whole number"),
-        ({"model": "a:b", "predictions": y}, "a model and a log of predictions are both given"),
         ({"X": X[:1], "Y": y[:1]}, "1 rows|1 of 1 rows"),
     ],
 )

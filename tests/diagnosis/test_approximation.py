@@ -9,10 +9,10 @@ import torch
 import retarget as rt
 from retarget.diagnosis.measure import approximation
 from retarget.diagnosis.measure.approximation import Opened, choose_features
-from retarget.diagnosis.options import Options
 from retarget.errors import StreamTooLargeError
 from retarget.kernels.feature_maps import feature_map, nystroem_map
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import drifting
 from support.problems import assert_same
 
@@ -22,33 +22,34 @@ Y = torch.from_numpy(drifting(40, dimensions=3).Y)
 
 def opened(kernel=None, rows=X, targets=Y, **asked):
     kernel = kernel or rt.RBF(1.0)
-    return approximation.open_kernel(kernel, rows, targets, Options(**asked), lambda _: None)
+    return approximation.open_kernel(kernel, rows, targets, options_for(**asked), lambda _: None)
 
 
 def test_the_mode_is_exact_if_memory_allows(monkeypatch):
     needed = approximation.exact_memory(40, 3, 1)
-    assert isinstance(opened(memory=needed).kernel, DenseKernel)
-    beyond = opened(memory=needed - 1, features=8)
+    assert isinstance(opened(max_memory=needed).kernel, DenseKernel)
+    beyond = opened(max_memory=needed - 1, features="auto")
     assert isinstance(beyond.kernel, FeatureKernel)
     assert not beyond.features.exact
-    assert (beyond.features(X).shape[1], beyond.needed, beyond.limit) == (8, needed, needed - 1)
-    assert isinstance(opened(mode="features").kernel, FeatureKernel)
+    found = beyond.features(X).shape[1], beyond.needed, beyond.limit
+    assert found == (40, needed, needed - 1)
+    assert isinstance(opened(features=8).kernel, FeatureKernel)
     monkeypatch.setattr(approximation, "MOST_EXACT_ROWS", 30)  # more only if asked for
     assert isinstance(opened().kernel, FeatureKernel)
-    assert isinstance(opened(mode="exact").kernel, DenseKernel)
+    assert isinstance(opened(features=None).kernel, DenseKernel)
     monkeypatch.setattr(approximation, "WINDOW_ROWS", 8)
     with pytest.raises(StreamTooLargeError, match=r"40 rows needs 0.0 GB.*use"):
-        opened(mode="exact", memory=1000)
+        opened(features=None, max_memory="1kB")
     with pytest.raises(StreamTooLargeError, match=r"use a smaller batch_size"):
-        opened(mode="features", memory=1000, batch_size=9)
+        opened(features=8, max_memory=1000, batch_size=9)
 
 
 def test_memory_and_features_by_default(monkeypatch):
     for free, limit in ((10**10, 4 * 10**9), (10**9, 5 * 10**8), (None, 4 * 10**9)):
         monkeypatch.setattr(approximation, "free_memory", lambda _, free=free: free)
-        assert approximation.memory_limit(None) == limit
+        assert approximation.memory_limit("auto") == limit
     assert approximation.memory_limit(1e6) == 1_000_000
-    counts = [approximation.feature_count(None, n) for n in (10**4, 10**5, 10**6, 10**9)]
+    counts = [approximation.feature_count("auto", n) for n in (10**4, 10**5, 10**6, 10**9)]
     assert counts == [2048, 1024, 256, 128]
     expected = 12 * 10**8 + 8 * 10_000 * (20 + 48 + 1024) + 32 * 2000**2
     assert approximation.exact_memory(10_000, 20, 1) == expected
@@ -89,14 +90,14 @@ def test_features_are_kept_in_single_precision_where_there_is_room():
     exact = DenseKernel(lambda _: rounded @ rounded.mT, X, Y)
     assert_same(kept.density(), exact.density())
     assert_same(kept.values(kept.offline(0.3).coefficients), exact.values(exact.offline(0.3).dual))
-    linear = opened(rt.Linear(), mode="features").kernel
+    linear = opened(rt.Linear(), features=8).kernel
     assert (linear.panel(some).features == X[some]).all()  # exact features stay exact
 
 
 def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatch):
     monkeypatch.setattr(approximation, "SAMPLE_ROWS", 5)
     rows = torch.arange(1.0, 10.0, dtype=torch.float64)[:, None]
-    given = opened(rt.Linear(), rows, rows.clone(), mode="features")
+    given = opened(rt.Linear(), rows, rows.clone(), features=8)
     features = feature_map(rt.Features(lambda x: 1.1 * x))
     learner = rt.SGD(lr=0.01)
     made = Opened(given.kernel, 10, 5, features, given.sample)

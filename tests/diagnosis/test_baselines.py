@@ -8,7 +8,7 @@ import retarget as rt
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.compare import compare, rulers
 from retarget.diagnosis.measure.holdout import split
-from retarget.diagnosis.options import Options
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting
 from support.problems import make_stream
 
@@ -38,21 +38,21 @@ def test_the_weighted_offline_learner_of_a_part_is_weighted_ridge_regression(num
 
 
 def test_the_mean_and_the_last_value():
-    stream, options = drifting(50, 2), Options(evaluation="next", test_share=0.2)
+    stream, options = drifting(50, 2), options_for(evaluation="next", test_share=0.2)
     parted = split(stream, None, options)
     kernel = both_kernels(parted.stream)[0]
     made = baseline_predictions(kernel, parted.stream, parted.asked["next"], options)
     assert list(made) == ["constant", "last"]
     np.testing.assert_allclose(made["constant"], np.tile(stream.Y[:40].mean(0), (10, 1)))
     np.testing.assert_allclose(made["last"], stream.Y[39:49])
-    made = baseline_predictions(both_kernels(stream)[0], stream, None, Options())
+    made = baseline_predictions(both_kernels(stream)[0], stream, None, options_for())
     for row in (1, 7, 49):
         np.testing.assert_allclose(made["constant"][row], stream.Y[:row].mean(0), atol=1e-12)
         assert (made["last"][row] == stream.Y[row - 1]).all()
     assert (made["constant"][0] == 0).all()  # nothing is known then
-    labels = split(classes(60), None, Options(evaluation="whole"))
+    labels = split(classes(60), None, options_for(evaluation="whole"))
     made = baseline_predictions(
-        both_kernels(labels.stream)[0], labels.stream, labels.asked["whole"], Options()
+        both_kernels(labels.stream)[0], labels.stream, labels.asked["whole"], options_for()
     )
     assert list(made) == ["constant"]  # rows from all over have no row before them
 
@@ -61,12 +61,12 @@ def test_the_most_frequent_of_balanced_classes_is_right_as_often_as_it_comes():
     labels = np.tile(np.arange(7), 60)
     X = np.random.default_rng(0).normal(size=(420, 2))
     stream = as_stream(X, np.eye(7)[labels], "classification")
-    parted = split(stream, None, Options(evaluation="whole"))
-    (ruler,) = rulers(parted, Options())
+    parted = split(stream, None, options_for(evaluation="whole"))
+    (ruler,) = rulers(parted, options_for())
     kernel = both_kernels(parted.stream)[0]
-    made = baseline_predictions(kernel, parted.stream, parted.asked["whole"], Options())
+    made = baseline_predictions(kernel, parted.stream, parted.asked["whole"], options_for())
     lost = {"online": np.zeros_like(ruler.truth.Y)}
-    found = compare(lost, made, ruler, parted, Options())
+    found = compare(lost, made, ruler, parted, options_for())
     assert found.baselines[0].accuracy.value == pytest.approx(6 / 42)
 
 
@@ -74,7 +74,7 @@ def test_the_most_frequent_of_balanced_classes_is_right_as_often_as_it_comes():
 @pytest.mark.parametrize("aim", ["window:25", "discount:0.9"])
 def test_batch_models_of_recent_rows(number, aim):
     stream = drifting(120, 2, dimensions=3)
-    options = Options(aim=aim, gamma=0.4, evaluation="next", test_share=0.2)
+    options = options_for(aim=aim, gamma=0.4, evaluation="next", test_share=0.2)
     recent = options.batch_model
     rows = recent.window or 44  # 0.9^44 is the first below 1%
 
@@ -151,8 +151,8 @@ def test_an_intercept_is_a_constant_feature():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))
     y = 5 + X[:, 0] + 0.1 * rng.normal(size=80)
-    options = {"kernel": "linear", "lr": 0.05, "gamma": 0.1, "standardize": False}
-    found = rt.diagnose(X, y, **options, intercept=True, evaluation="next", test_share=0.2)
+    options = {"kernel": "affine", "lr": 0.05, "gamma": 0.1, "standardize": False}
+    found = rt.diagnose(X, y, **options, evaluation="next", test_share=0.2)
     constant = np.column_stack([X, np.ones(80)])
     w = np.zeros(3)
     for x, target in zip(constant[:64], y[:64], strict=True):

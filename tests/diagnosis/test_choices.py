@@ -6,21 +6,21 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.measure import choose
+from retarget.diagnosis.measure import choose_correction as correction
+from retarget.diagnosis.measure import stability
 from retarget.diagnosis.measure.choose import (
     choose_block,
-    choose_correction,
     choose_gamma,
     choose_kernel,
     choose_rate,
-    largest_rate,
     leave_groups_out,
-    non_normality,
 )
-from retarget.diagnosis.measure.trials import offline_aims
-from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Choice, KernelUsed
+from retarget.diagnosis.measure.choose_correction import choose_correction
+from retarget.diagnosis.measure.passes import offline_aims
+from retarget.diagnosis.measure.stability import largest_rate, non_normality
+from retarget.diagnosis.result import ChosenValue, KernelUsed
 from retarget.theory.stability import largest_stable_lr
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import both_kernels, by_hand, drifting
 from support.problems import make_stream
 
@@ -30,7 +30,7 @@ TWO = np.array([2.0, 0.5])
 def test_gamma_has_the_least_leave_one_out_error_in_the_users_units():
     stream = make_stream(20, 2, seed=0)
     for kernel in both_kernels(stream):
-        choice = choose_gamma(Options(), kernel, TWO)
+        choice = choose_gamma(options_for(), kernel, TWO)
         tried = choice.tried.to_numpy()
         assert choice.automatic
         assert choice.value == tried[tried[:, 1].argmin(), 0]
@@ -42,7 +42,7 @@ def test_gamma_has_the_least_leave_one_out_error_in_the_users_units():
             left_out = stream.Y[i] - k @ np.linalg.solve(gamma * np.eye(19) + K, stream.Y[rest])
             total += np.mean((left_out * TWO) ** 2) / 20
         assert tried[13, 1] == pytest.approx(total)
-        given = choose_gamma(Options(gamma=0.123), kernel, TWO)
+        given = choose_gamma(options_for(gamma=0.123), kernel, TWO)
         assert (given.value, given.automatic, given.how) == (0.123, False, "given")
         assert 0.123 in given.tried["value"]
 
@@ -52,7 +52,7 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
     options = {"batch_size": 3, "reduction": "sum", "momentum": 0.4}
     for kernel in both_kernels(stream):
         limit = largest_rate(kernel, rt.SGD(1.0, **options))
-        choice = choose_rate(Options(**options), kernel, limit, TWO)
+        choice = choose_rate(options_for(**options), kernel, limit, TWO)
         tried = choice.tried.to_numpy()
         assert choice.automatic
         assert tried[:, 0].max() == pytest.approx(0.9 * limit)
@@ -61,15 +61,15 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
         scores = [np.square(made * TWO).mean() for made in errors]
         np.testing.assert_allclose(tried[:, 1], scores)
         assert choice.value == tried[np.argmin(scores), 0]
-        half = choose_rate(Options(**options), kernel, limit, TWO, first_half=True).tried
+        half = choose_rate(options_for(**options), kernel, limit, TWO, first_half=True).tried
         scores = [np.square(made[:10] * TWO).mean() for made in errors]
         np.testing.assert_allclose(half["score"], scores)
-        given = choose_rate(Options(lr=0.0123, **options), kernel, limit, TWO)
+        given = choose_rate(options_for(lr=0.0123, **options), kernel, limit, TWO)
         assert (given.value, given.automatic) == (0.0123, False)
         assert 0.0123 in given.tried["value"]
-    choice = choose_rate(Options(lr=1e20), kernel, 1.0, np.ones(1))
+    choice = choose_rate(options_for(lr=1e20), kernel, 1.0, np.ones(1))
     assert choice.tried.filter(choice.tried["value"] == 1e20)["score"].item() is None
-    wild = choose_rate(Options(), kernel, 1e60, np.ones(1))
+    wild = choose_rate(options_for(), kernel, 1e60, np.ones(1))
     assert wild.how == "no rate kept the error finite"
 
 
@@ -84,13 +84,13 @@ LEARNER = rt.SGD(lr=0.3, batch_size=2, reduction="sum")
 
 
 def automatic(gamma):
-    return Choice(gamma, True, "least error", pl.DataFrame())
+    return ChosenValue(gamma, True, "least error", pl.DataFrame())
 
 
 def test_the_stabilizer_ends_nearest_to_the_offline_learner():
     stream = make_stream(20, 2, seed=2)
     for kernel in both_kernels(stream):
-        found, _ = choose_correction(kernel, LEARNER, by_hand(0.1), 6, None)
+        found, _ = choose_correction(kernel, LEARNER, by_hand(0.1), 6, "auto")
         tried, scores = found.ridge.tried["value"].to_list(), found.ridge.tried["score"].to_numpy()
         distances = [settled_at(stream, 0.1, ridge, 0.1, 6) for ridge in tried]
         np.testing.assert_allclose(scores, distances, rtol=1e-6)
@@ -106,7 +106,7 @@ def test_the_stabilizer_ends_nearest_to_the_offline_learner():
 
 @pytest.mark.parametrize(
     ("seed", "gamma", "ridge", "followed"),
-    [(2, 1e-3, None, 2), (2, 30.0, None, 0), (1, 0.01, 0.1, 0)],
+    [(2, 1e-3, "auto", 2), (2, 30.0, "auto", 0), (1, 0.01, 0.1, 0)],
 )
 def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamma, ridge, followed):
     stream, block = make_stream(60, 2, seed=seed), 4
@@ -116,14 +116,14 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamm
         K_A = kernel.values(offline.coefficients).numpy()
         np.testing.assert_allclose(K_A, stream.K @ A_off, rtol=1e-6)
         values, scores = found.gamma.tried["value"].to_list(), found.gamma.tried["score"].to_list()
-        np.testing.assert_allclose(values, gamma * choose.AIMS[: len(values)])
+        np.testing.assert_allclose(values, gamma * correction.AIMS[: len(values)])
         assert scores[-1] >= scores[-2]  # it is tried until it leads no nearer
-        near = [score <= (1 + choose.AS_NEAR) * min(scores) for score in scores]
+        near = [score <= (1 + correction.AS_NEAR) * min(scores) for score in scores]
         assert near.index(True) == followed
         assert found.gamma.value == values[followed]
         literal = settled_at(stream, found.gamma.value, found.ridge.value, gamma, block)
         assert found.distance == pytest.approx(literal, rel=1e-5)
-        assert ridge is None or found.ridge.value == ridge
+        assert ridge == "auto" or found.ridge.value == ridge
         np.testing.assert_allclose(found.aims, offline_aims(kernel, found.gamma.value, block))
 
 
@@ -132,9 +132,9 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     stream, gamma = make_stream(60, 2, seed=2), 0.02
     kernel = both_kernels(stream)[number]
     few = kernel.part(kernel.spread_rows(30))
-    expected, _ = choose_correction(few, LEARNER, automatic(gamma / 2), 4, None)
-    monkeypatch.setattr(choose, rows, 30)
-    found, offline = choose_correction(kernel, LEARNER, automatic(gamma), 4, None)
+    expected, _ = choose_correction(few, LEARNER, automatic(gamma / 2), 4, "auto")
+    monkeypatch.setattr(correction, rows, 30)
+    found, offline = choose_correction(kernel, LEARNER, automatic(gamma), 4, "auto")
     assert found.gamma.value == pytest.approx(2 * expected.gamma.value)
     assert found.ridge.value == expected.ridge.value
     np.testing.assert_allclose(found.aims, offline_aims(kernel, found.gamma.value, 4))
@@ -145,7 +145,7 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
 def test_where_nothing_keeps_the_targets_finite():
     kernel = both_kernels(make_stream(12, 1, seed=2))[0]
     kernel.Y *= 1e300
-    found, _ = choose_correction(kernel, LEARNER, automatic(0.1), 4, None)
+    found, _ = choose_correction(kernel, LEARNER, automatic(0.1), 4, "auto")
     assert (found.gamma.value, found.distance) == (0.1, np.inf)
     assert found.ridge.how == "no value kept the targets finite"
     assert set(found.gamma.tried["score"]) == {None}
@@ -153,36 +153,36 @@ def test_where_nothing_keeps_the_targets_finite():
 
 def test_kernels_by_name_object_and_function():
     X = torch.from_numpy(drifting(30).X)
-    kernel, words = choose_kernel(Options(), X)
+    kernel, words = choose_kernel(options_for(), X)
     distances = (X[:, None] - X).norm(dim=2)[np.triu_indices(30, 1)]
     assert kernel.width == pytest.approx(np.median(distances))
     assert words == KernelUsed("RBF", kernel.width, automatic=True)
-    assert choose_kernel(Options(width=0.5), X)[0].width == 0.5
-    linear, words = choose_kernel(Options(kernel="linear"), X)
+    assert choose_kernel(options_for(width=0.5), X)[0].width == 0.5
+    linear, words = choose_kernel(options_for(kernel="linear"), X)
     assert (repr(linear), words) == ("Linear()", KernelUsed("linear"))
-    assert "laplacian" in choose_kernel(Options(kernel="laplacian"), X)[1].name
+    assert "laplacian" in choose_kernel(options_for(kernel="laplacian"), X)[1].name
     own = rt.RBF(3.0)
-    assert choose_kernel(Options(kernel=own), X) == (own, KernelUsed("RBF(width=3)"))
+    assert choose_kernel(options_for(kernel=own), X) == (own, KernelUsed("RBF(width=3)"))
     # rows that repeat
     X = torch.zeros(5, 2, dtype=torch.float64)
-    assert choose_kernel(Options(), X)[0].width == 1.0
+    assert choose_kernel(options_for(), X)[0].width == 1.0
     X[0, 0] = 3.0
-    assert choose_kernel(Options(), X)[0].width == 3.0
+    assert choose_kernel(options_for(), X)[0].width == 3.0
 
 
 def test_blocks_are_multiples_of_the_batch():
     for block, batch, rows, expected in (
-        *((None, 1, 5000, 64), (None, 7, 5000, 63), (None, 100, 5000, 100)),
-        *((None, 1, 50, 5), (None, 3, 2, 3), (12, 4, 5, 12)),
+        *(("auto", 1, 5000, 64), ("auto", 7, 5000, 63), ("auto", 100, 5000, 100)),
+        *(("auto", 1, 50, 5), ("auto", 3, 2, 3), (12, 4, 5, 12)),
     ):
-        assert choose_block(Options(block_size=block, batch_size=batch), rows) == expected
+        assert choose_block(block, batch, rows) == expected
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("limit", [1024, 2])
 def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
-    monkeypatch.setattr(choose, "LARGEST_EIGENPROBLEM", limit)
-    monkeypatch.setattr(choose, "PRECISION", 1e-12)
+    monkeypatch.setattr(stability, "LARGEST_EIGENPROBLEM", limit)
+    monkeypatch.setattr(stability, "PRECISION", 1e-12)
     stream = make_stream(11, 1, seed=0)
     K = torch.from_numpy(stream.K)
     for batch, momentum in [(1, 0.0), (3, 0.0), (4, 0.7)]:
@@ -193,7 +193,7 @@ def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
 
 
 def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch):
-    monkeypatch.setattr(choose, "PRECISION", 1e-12)
+    monkeypatch.setattr(stability, "PRECISION", 1e-12)
     stream = make_stream(20, 1, seed=0)
     learner = rt.SGD(lr=0.6, batch_size=3, reduction="mean")
     step = np.arange(20) // 3
@@ -202,7 +202,7 @@ def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch)
     for kernel in both_kernels(stream):
         assert non_normality(kernel, learner, 0) == pytest.approx(np.linalg.cond(M), rel=1e-5)
         assert non_normality(kernel, rt.SGD(lr=1e200), 0) == np.inf
-    monkeypatch.setattr(choose, "NON_NORMALITY_ROWS", 10)
+    monkeypatch.setattr(stability, "NON_NORMALITY_ROWS", 10)
     for kernel in both_kernels(stream):
         leading = non_normality(kernel, learner, 0)
         assert leading == pytest.approx(np.linalg.cond(M[:9, :9]), rel=1e-5)
@@ -227,5 +227,5 @@ def test_the_ridge_of_groups_is_chosen_on_groups_left_out(number):
             left_out[out] = stream.Y[out] - stream.K[out][:, learned] @ A
         np.testing.assert_allclose(errors[place], np.square(left_out).mean(0), rtol=1e-7)
     assert rows == 60
-    chosen = choose_gamma(Options(), kernel, np.ones(2), groups)
+    chosen = choose_gamma(options_for(), kernel, np.ones(2), groups)
     assert "groups left out" in chosen.how

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.diagnosis.measure.approximation import exact_memory
-from retarget.diagnosis.options import Options
-from retarget.diagnosis.pipeline import changed_rows, diagnose_stream
+from retarget.diagnosis.pipeline import changed_rows
+from support.diagnosis_options import diagnosed
 from support.diagnosis_streams import as_stream, classes, drifting, spread
 from support.problems import assert_same, fewer_examples
 
@@ -28,10 +28,6 @@ LEARNERS = [
 ]
 
 
-def quiet(stream, test=None, **options):
-    return diagnose_stream(stream, test, Options(**options), progress=False)
-
-
 @fewer_examples
 @given(
     learner=st.sampled_from(LEARNERS),
@@ -39,16 +35,16 @@ def quiet(stream, test=None, **options):
     outputs=st.integers(1, 2),
     gamma=st.floats(0.05, 3.0),
     lr=st.floats(0.02, 0.3),
-    mode=st.sampled_from(["exact", "features"]),
+    features=st.sampled_from([None, 8]),
 )
-def test_the_theorems_hold_of_what_is_reported(learner, seed, outputs, gamma, lr, mode):
+def test_the_theorems_hold_of_what_is_reported(learner, seed, outputs, gamma, lr, features):
     stream, test = drifting(31, outputs, seed, 3), spread(9, outputs, seed, 3)
-    options = {"kernel": "linear", "gamma": gamma, "lr": lr, "mode": mode, "ridge": 0.1}
-    found = quiet(stream, test, **options, **learner)
+    options = {"kernel": "linear", "gamma": gamma, "lr": lr, "features": features, "ridge": 0.1}
+    found = diagnosed(stream, test, **options, **learner)
     X, Q, Y = stream.X, test.X, stream.Y
     K, K_query = X @ X.T, Q @ X.T
     sgd = rt.SGD(lr=lr, **learner)
-    assert (found.learner, found.mode) == (sgd, mode)
+    assert (found.learner, found.mode) == (sgd, "features" if features else "exact")
 
     def error_of(predictions):
         return np.square(test.Y - predictions).mean()
@@ -72,9 +68,9 @@ def test_the_theorems_hold_of_what_is_reported(learner, seed, outputs, gamma, lr
 def test_nystroem_features_come_near_and_say_how_near():
     stream, test = drifting(120), spread(40)
     options = {"kernel": "laplacian", "lr": 0.3, "gamma": 0.1}
-    exact = quiet(stream, test, **options)
-    rough = quiet(stream, test, memory=1, features=16, **options)
-    fine = quiet(stream, test, mode="features", features=40, **options)
+    exact = diagnosed(stream, test, **options)
+    rough = diagnosed(stream, test, max_memory=1, features=16, **options)
+    fine = diagnosed(stream, test, features=40, **options)
     assert (exact.mode, rough.mode, fine.mode) == ("exact", "features", "features")
     # the sample is the whole stream here: the error reported is the error, but for rounding
     shift, made = exact.shift, rough.approximation
@@ -86,10 +82,10 @@ def test_nystroem_features_come_near_and_say_how_near():
     assert (made.features, made.kind, made.sample) == (16, "nystroem", 120)
     # a true kernel that does better on a sample is a finding
     stream, test = drifting(300, noise=0.02), spread(100)
-    starved = quiet(stream, test, mode="features", features=3, width=1.0)
+    starved = diagnosed(stream, test, features=3, width=1.0)
     assert starved.verdict.headline.startswith("As far as 3 Nyström features can tell")
     assert "poor features" in {one.kind for one in starved.findings}
-    plenty = quiet(stream, test, mode="features", features=300, width=1.0)
+    plenty = diagnosed(stream, test, features=300, width=1.0)
     assert not plenty.verdict.headline.startswith("As far as")
 
 
@@ -97,7 +93,7 @@ def test_classes_one_after_the_other():
     stream = classes(90, 3)
     order = np.random.default_rng(0).permutation(90)
     test = as_stream(stream.X[order], stream.Y[order], "classification")
-    found = quiet(stream, test, batch_size=3, reduction="mean")
+    found = diagnosed(stream, test, batch_size=3, reduction="mean")
     assert found.groups.names == ("class 0", "class 1", "class 2")
     assert found.score("offline").accuracy.value > found.score("online").accuracy.value
     assert found.groups.pull[0, 2] < 0  # learning the last class has weakened the first
@@ -110,11 +106,11 @@ def test_classes_one_after_the_other():
     assert changed_rows(stream, effective).tolist() == [False, False, True, False]
 
 
-@pytest.mark.parametrize("mode", ["exact", "features"])
-def test_progressive_scores_are_means_over_the_stream(mode):
+@pytest.mark.parametrize("features", [None, 8])
+def test_progressive_scores_are_means_over_the_stream(features):
     stream = drifting(50, dimensions=4)
-    options = {"evaluation": "progressive", "mode": mode, "kernel": "linear"}
-    found = quiet(stream, lr=0.02, gamma=0.3, batch_size=2, reduction="sum", **options)
+    options = {"evaluation": "progressive", "features": features, "kernel": "linear"}
+    found = diagnosed(stream, lr=0.02, gamma=0.3, batch_size=2, reduction="sum", **options)
     K = stream.X @ stream.X.T
     online = rt.prequential_errors(K, stream.Y, rt.SGD(lr=0.02, batch_size=2, reduction="sum"))
     offline = stream.Y.copy()
@@ -131,7 +127,7 @@ def test_progressive_scores_are_means_over_the_stream(mode):
 
 
 def test_a_rate_that_is_too_small_is_advice():
-    slow = quiet(drifting(200), evaluation="progressive", lr=1e-4, gamma=0.3, width=1.0)
+    slow = diagnosed(drifting(200), evaluation="progressive", lr=1e-4, gamma=0.3, width=1.0)
     assert slow.verdict.recommendations[0].startswith("Use lr = ")  # another rate was tried
     assert not any("order" in text for text in slow.verdict.recommendations)
 
@@ -146,10 +142,10 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("mode", ["exact", "features"])
+@pytest.mark.parametrize("features", [None, 20])
 @pytest.mark.parametrize("name", HARD)
-def test_hard_streams_get_a_diagnosis(name, mode):
-    found = quiet(HARD[name], mode=mode, features=20)
+def test_hard_streams_get_a_diagnosis(name, features):
+    found = diagnosed(HARD[name], features=features)
     assert found.verdict.headline
     assert np.isfinite(found.effective).all()
     assert np.isfinite(found.iterative).all()
@@ -159,26 +155,28 @@ def test_hard_streams_get_a_diagnosis(name, mode):
 
 def test_features_that_are_all_zero_teach_nothing():
     stream = replace(drifting(20), X=np.zeros((20, 2)))
-    found = quiet(stream, kernel="linear", batch_size=2, reduction="sum", ridge=0.0)
+    found = diagnosed(stream, kernel="linear", batch_size=2, reduction="sum", ridge=0.0)
     assert found.stability.largest_lr == math.inf
     assert (found.prequential == found.stream.Y).all()
     np.testing.assert_array_equal(found.iterative, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("lr", "mode", "evaluation"),
+    ("lr", "features", "evaluation"),
     [
-        (1e9, "exact", "test"),
-        (1e9, "features", "test"),
-        (1e9, "exact", "progressive"),
-        (3.0, "exact", "next"),  # far too large an error, which is still a number
-        (3.0, "exact", "progressive"),
+        (1e9, None, "test"),
+        (1e9, 64, "test"),
+        (1e9, None, "progressive"),
+        (3.0, None, "next"),  # far too large an error, which is still a number
+        (3.0, None, "progressive"),
     ],
 )
-def test_a_learner_that_diverges_leaves_the_rest_of_the_diagnosis(lr, mode, evaluation):
+def test_a_learner_that_diverges_leaves_the_rest_of_the_diagnosis(lr, features, evaluation):
     stream = drifting(60 if lr == 1e9 else 300)
-    options = {"lr": lr, "mode": mode, "width": 1.0, "gamma": 0.1, "evaluation": evaluation}
-    found = quiet(stream, spread(30) if evaluation == "test" else None, features=64, **options)
+    options = {"lr": lr, "width": 1.0, "gamma": 0.1, "evaluation": evaluation}
+    found = diagnosed(
+        stream, spread(30) if evaluation == "test" else None, features=features, **options
+    )
     assert found.diverged
     assert found.score("offline").error.value < 1
     assert all(math.isnan(closed.value) for closed in found.answers[0].gap_closed.values())
@@ -195,7 +193,7 @@ def test_a_learner_that_diverges_leaves_the_rest_of_the_diagnosis(lr, mode, eval
 
 
 def test_an_exact_correction_that_nothing_reaches():
-    found = quiet(drifting(300), spread(30), weight_decay=0.9, lr=0.9, gamma=0.1)
+    found = diagnosed(drifting(300), spread(30), weight_decay=0.9, lr=0.9, gamma=0.1)
     assert np.isnan(found.corrected).all()
     assert math.isnan(found.score("corrected").error.value)
     assert any("There is no exact correction" in text for text in found.verdict.findings)
@@ -203,17 +201,15 @@ def test_an_exact_correction_that_nothing_reaches():
     assert np.isfinite(found.iterative).all()
 
 
-@pytest.mark.parametrize(
-    ("mode", "features"), [("exact", None), ("features", None), ("features", 2)]
-)
-def test_a_gamma_too_small_for_its_precision(mode, features):
+@pytest.mark.parametrize("features", [None, 64, 2])
+def test_a_gamma_too_small_for_its_precision(features):
     rng = np.random.default_rng(0)
     X = np.repeat(rng.normal(size=(3, 2)), 40, axis=0) * 1e6
     stream = as_stream(X, rng.normal(size=(120, 1)))
     kernel = "linear"
-    if features:  # of rows that are the same to the kernel: a sample has no batch model either
+    if features == 2:  # of rows that are the same to the kernel: a sample has no batch model either
         kernel = rt.as_kernel(lambda A, B: A @ B.T)
-    found = quiet(stream, kernel=kernel, gamma=1e-300, lr=1e-14, mode=mode, features=features)
+    found = diagnosed(stream, kernel=kernel, gamma=1e-300, lr=1e-14, features=features)
     words = " ".join([found.verdict.headline, *found.verdict.findings])
     assert "no batch model" in words
     assert "There is no batch model and no" in words
@@ -222,7 +218,7 @@ def test_a_gamma_too_small_for_its_precision(mode, features):
 
 def test_lost_digits_are_a_finding_and_other_warnings_go_their_way():
     stream = drifting(30, dimensions=1)
-    found = quiet(stream, width=200.0, gamma=1e-15, lr=0.1)
+    found = diagnosed(stream, width=200.0, gamma=1e-15, lr=0.1)
     assert any("condition number" in text for text in found.verdict.findings)
 
     def careless(A, B):
@@ -230,12 +226,11 @@ def test_lost_digits_are_a_finding_and_other_warnings_go_their_way():
         return A @ B.T
 
     with pytest.warns(RuntimeWarning, match="a kernel's own"):
-        quiet(stream, kernel=careless, lr=0.1)
+        diagnosed(stream, kernel=careless, lr=0.1)
 
 
 def test_everything_random_repeats_with_the_seed():
-    options = {"mode": "features", "features": 9}
-    first, again, other = (quiet(drifting(40), **options, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (diagnosed(drifting(40), features=9, seed=seed) for seed in (3, 3, 4))
     assert (first.effective == again.effective).all()
     assert first.scores == again.scores
     assert (first.effective != other.effective).any()
@@ -246,14 +241,14 @@ def test_errors_are_in_the_users_units():
     stream, options = drifting(60, 2), {"lr": 0.2, "gamma": 0.12, "width": 1.0}
     options |= {"evaluation": "next", "test_share": 0.2}
     plain, found = (
-        quiet(one, **options) for one in (stream, replace(stream, target_scales=scales))
+        diagnosed(one, **options) for one in (stream, replace(stream, target_scales=scales))
     )
     assert (plain.effective == found.effective).all()
     for before, score in zip(plain.scores, found.scores, strict=True):
         expected = np.array([part.value for part in before.by_target]) * scales**2
         assert [part.value for part in score.by_target] == pytest.approx(expected)
         assert score.error.value == pytest.approx(np.mean(expected))
-    assert quiet(drifting(60), **options).scores[0].by_target == ()  # of one target
+    assert diagnosed(drifting(60), **options).scores[0].by_target == ()  # of one target
 
     def tried(choice, value):
         return choice.tried.filter(pl.col("value") == value)["score"].item()
@@ -270,7 +265,7 @@ def test_targets_without_correct_digits_are_a_doubt_of_the_diagnosis():
     rows = np.random.default_rng(0).normal(size=(40, 3)).repeat(2, axis=0)
     stream = as_stream(rows, rows[:, :1] + 0.1 * np.cos(np.arange(80.0))[:, None])
     doubtful, sound = (
-        quiet(stream, lr=0.1, gamma=0.1, block_size=8, ridge=ridge).failures
+        diagnosed(stream, lr=0.1, gamma=0.1, block_size=8, ridge=ridge).failures
         for ridge in (2e-14, 1e-3)
     )
     (doubt,) = doubtful

@@ -7,11 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from retarget.diagnosis.answers import Answer, Baseline, Drift, Estimate, Score, Trial
+from retarget.diagnosis.answers import Answer, Baseline, Drift, Estimate, Score, TriedChange
 from retarget.diagnosis.findings import judged, standing, verdict_kind, winning_baseline
-from retarget.diagnosis.options import Options
-from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.result import Stability
+from support.diagnosis_options import diagnosed
 from support.diagnosis_streams import classes, drifting
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
@@ -24,7 +23,7 @@ def sure(value):
 @cache
 def real(kind="regression"):
     stream = drifting(200) if kind == "regression" else classes(200)
-    return diagnose_stream(stream, None, Options(lr=0.3), progress=False)
+    return diagnosed(stream, lr=0.3)
 
 
 def answer(question="whole", rows=100, **changes):
@@ -179,7 +178,7 @@ def test_nothing_was_learned():
 
 
 def test_nothing_is_recommended_from_few_rows_or_unseen_classes():
-    trial = Trial("order", 10, Estimate(-0.8, -0.9, -0.7))
+    trial = TriedChange("order", 10, Estimate(-0.8, -0.9, -0.7))
     for few in (answer(rows=29, trials=(trial,)), answer(unseen=("e",), trials=(trial,))):
         found = diagnosis(few)
         assert {"few rows", "unseen classes"} & set(kinds(found))
@@ -219,14 +218,19 @@ def test_correction_is_advised_for_the_question_that_it_answers():
 def test_a_change_that_helps_one_question_and_harms_the_other():
     gain, harm = Estimate(-0.8, -0.9, -0.7), Estimate(15.0, 11.0, 20.0)
     found = diagnosis(
-        answer(trials=(Trial("order", 10, gain), Trial("rate", 0.1, Estimate(-0.3, -0.7, 0.1)))),
-        answer("next", trials=(Trial("order", 10, harm), Trial("rate", 0.1, UNCLEAR))),
+        answer(
+            trials=(
+                TriedChange("order", 10, gain),
+                TriedChange("rate", 0.1, Estimate(-0.3, -0.7, 0.1)),
+            )
+        ),
+        answer("next", trials=(TriedChange("order", 10, harm), TriedChange("rate", 0.1, UNCLEAR))),
     )
     first = found.verdict.recommendations[0]
     assert first.startswith("If rows like the old ones come again, learn the rows in random order")
     assert "16 times as high (12 to 21)" in first
     assert not any("lr = 0.1" in text for text in found.verdict.recommendations)  # not clear
-    small = answer(trials=(Trial("rate", 0.1, Estimate(-0.04, -0.05, -0.03)),), excess=LEVEL)
+    small = answer(trials=(TriedChange("rate", 0.1, Estimate(-0.04, -0.05, -0.03)),), excess=LEVEL)
     assert diagnosis(small).verdict.recommendations == ("Nothing needs correcting.",)
 
 
@@ -253,35 +257,6 @@ def test_a_learner_that_diverges_gets_one_advice():
     assert "stable up to lr = 2" in advice
     near = diagnosis(answer(), lr=replace(real().lr, value=1.7, automatic=False))
     assert any("85% of the largest" in text for text in near.verdict.recommendations)
-
-
-def test_the_headline_of_each_verdict():
-    shares = {"offline": 1.0, "online": 0.47, "corrected": 1.0, "iterative": 1.0}
-    right = dict.fromkeys(shares, 1.0)
-    wine = diagnosis(
-        answer(shares=shares, accuracy_gap=Estimate(0.53, 0.37, 0.7)),
-        answer("next", shares=right, accuracy_gap=sure(0.0)),
-        kind="classification",
-    )
-    assert wine.verdict.headline == (
-        "The online model follows the present and has forgotten the past: on rows from the whole "
-        "stream it is right in 47% of them, a batch model in 100% (53 points behind, 37 to 70); on "
-        "the next rows both are right."
-    )
-    unclear = diagnosis(answer(excess=UNCLEAR), answer("next", excess=UNCLEAR))
-    assert unclear.verdict.headline == (
-        "It is not clear whether the online model is behind a batch model: on rows from the whole "
-        "stream its error is not clearly different from that of a batch model (\u221297% to 19%); "
-        "on the next rows its error is not clearly different from that of a batch model "
-        "(\u221297% to 19%)."
-    )
-    far = diagnosis(answer(excess=Estimate(26, 21.6, 1300)), answer("next", excess=LEVEL))
-    assert "its error is 27 times that of a batch model (23 to 1,301)" in far.verdict.headline
-    assert "about that of a batch model (\u22125.0% to 9.0%)" in far.verdict.headline
-    half = diagnosis(answer(excess=BEHIND), answer("next", excess=UNCLEAR))
-    assert half.verdict.headline.startswith(
-        "The online model has forgotten part of the past, and it is not clear whether it is behind"
-    )
 
 
 def test_every_sentence_has_a_finding_and_an_interval():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import retarget as rt
-from retarget.diagnosis.measure.choose import learn_all
 from retarget.diagnosis.measure.groups import directions, group_shift, partition
+from retarget.diagnosis.measure.learn import learn_all
 from support.diagnosis_streams import as_stream, both_kernels, by_hand, classes
 from support.problems import assert_same, make_stream
 

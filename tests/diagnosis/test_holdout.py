@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.diagnosis.measure.holdout import held_out, held_out_rows, next_rows, split
-from retarget.diagnosis.options import Options
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, classes, drifting
 from support.problems import fewer_examples
 
@@ -30,7 +30,7 @@ def test_a_tenth_for_each_question_and_thirty_rows_from_150_on():
 )
 def test_both_questions_have_rows_of_their_own(rows, count, share, seed):
     labels = np.sort(np.random.default_rng(seed).integers(count, size=rows))
-    options = Options(test_share=share, seed=seed)
+    options = options_for(test_share=share, seed=seed)
     for classes_given in (None, labels):
         held = held_out(rows, "both", options, classes_given)
         whole, coming = held.get("whole", np.empty(0)), held["next"]
@@ -46,18 +46,18 @@ def test_both_questions_have_rows_of_their_own(rows, count, share, seed):
 
 
 def test_rows_of_the_whole_stream_come_from_all_over_it():
-    held = held_out(1000, "whole", Options(seed=3), None)
+    held = held_out(1000, "whole", options_for(seed=3), None)
     assert list(held) == ["whole"]
     # one of each strip of ten rows
     assert (held["whole"] // 10 == np.arange(100)).all()
     assert len(np.unique(held["whole"] % 10)) > 5  # at random within it
-    other = held_out(1000, "whole", Options(seed=4), None)["whole"]
+    other = held_out(1000, "whole", options_for(seed=4), None)["whole"]
     assert (other != held["whole"]).any()
 
 
 def test_every_class_has_its_share_from_all_over_its_rows():
     labels = np.repeat([4, 1, 9], [400, 180, 80])  # sorted by class: the worst case
-    whole = held_out(660, "whole", Options(), labels)["whole"]
+    whole = held_out(660, "whole", options_for(), labels)["whole"]
     for label, size in ((4, 400), (1, 180), (9, 80)):
         of_class = whole[labels[whole] == label]
         assert abs(len(of_class) - size / 10) <= 1
@@ -65,7 +65,7 @@ def test_every_class_has_its_share_from_all_over_its_rows():
         assert abs(halves - size / 20) <= 1
     rare = np.append(np.zeros(300), [1.0])  # a class of one row is learned, not asked about
     for seed in range(20):
-        options = Options(seed=seed, test_share=0.4)
+        options = options_for(seed=seed, test_share=0.4)
         assert 300 not in held_out(301, "whole", options, rare)["whole"]
 
 
@@ -80,27 +80,27 @@ def test_the_next_rows_leave_a_quarter_of_each_class_to_learn():
 
 def test_one_question_alone_a_test_set_and_none():
     stream = drifting(50)
-    parted = split(stream, None, Options(evaluation="next", test_share=0.3))
+    parted = split(stream, None, options_for(evaluation="next", test_share=0.3))
     assert list(parted.asked) == ["next"]
     assert parted.asked["next"].rows.rows.tolist() == list(range(36, 51))
     assert (parted.asked["next"].previous == stream.Y[34:49]).all()
-    both = split(stream, None, Options())
+    both = split(stream, None, options_for())
     assert list(both.asked) == ["whole", "next"]
     assert both.asked["whole"].previous is None
     kept = np.concatenate([both.stream.rows, *(one.rows.rows for one in both.asked.values())])
     assert sorted(kept) == list(range(1, 51))
     assert (np.diff(both.stream.rows) > 0).all()
     test = drifting(4, seed=1)
-    given_test = split(stream, test, Options())
+    given_test = split(stream, test, options_for())
     assert (list(given_test.asked), given_test.stream.X.shape) == (["test"], stream.X.shape)
-    assert split(stream, None, Options(evaluation="progressive")).progressive
+    assert split(stream, None, options_for(evaluation="progressive")).progressive
 
 
 def test_whole_groups_are_held_out():
     stream = replace(
         drifting(400), groups=np.array([f"g{i % 20}" for i in range(400)]), group_column="g"
     )
-    parted = split(stream, None, Options(hold_out="group", seed=2))
+    parted = split(stream, None, options_for(hold_out="group", seed=2))
     whole, coming = (set(one.rows.groups) for one in parted.asked.values())
     assert 2 <= len(whole) <= 3
     assert not whole & set(parted.stream.groups)
@@ -111,10 +111,10 @@ def test_whole_groups_are_held_out():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"options": Options(evaluation="test")}, r"there is no test set"),
-        ({"options": Options(evaluation="progressive"), "test": drifting(5)}, r"is a test set"),
-        ({"options": Options(hold_out="group")}, r"no column names the groups; give group="),
-        ({"options": Options(hold_out="group"), "stream": classes(30)}, r"only 3; expected at le"),
+        ({"options": options_for(evaluation="test")}, r"there is no test set"),
+        ({"options": options_for(evaluation="progressive"), "test": drifting(5)}, r"is a test set"),
+        ({"options": options_for(hold_out="group")}, r"no column names the groups; give group="),
+        ({"options": options_for(hold_out="group"), "stream": classes(30)}, r"only 3; expected"),
         ({"stream": drifting(3)}, r"there are 3 rows; expected at least 4 .*=.progressive"),
         ({"stream": drifting(3), "test": drifting(5, 2)}, r"2 features and 2 targets, the stream"),
         ({"stream": as_stream(np.ones((3, 1)), np.ones((2, 1)))}, r"Y of shape \(2, 1\)"),
@@ -125,8 +125,8 @@ def test_whole_groups_are_held_out():
 )  # fmt: skip
 def test_rows_that_cannot_be_compared_on_are_refused(change, match):
     with pytest.raises(rt.errors.InvalidInputError, match=match):
-        split(**({"stream": drifting(9), "test": None, "options": Options()} | change))
+        split(**({"stream": drifting(9), "test": None, "options": options_for()} | change))
 
 
 def test_three_rows_can_be_scored_on_the_way():
-    assert split(drifting(3), None, Options(evaluation="progressive")).progressive
+    assert split(drifting(3), None, options_for(evaluation="progressive")).progressive

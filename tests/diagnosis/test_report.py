@@ -15,7 +15,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from retarget.diagnosis.answers import UNKNOWN
-from retarget.diagnosis.report import page_tables as tables
+from retarget.diagnosis.report import report_tables as tables
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.page import (
     CHARTS,
@@ -169,27 +169,11 @@ def test_digits_can_be_read_on_every_color_of_a_heat_map(pages, theme):
     assert np.maximum(ratio, 1 / ratio).min() >= 4.5
 
 
-# What a reader must find: numbers with their units, and why something is missing.
-FOUND = {
-    "undefined": ("125%", "40 rows are left out", "it diverged"),
-    "progressive": ("160 rows, each just before", "needs the whole stream"),
-    "large": ("1,024 Nyström", "960.0 GB", "4.0 GB", "3.1%", "8.7%", "1.9%", "of 20,000 rows"),
-    "diverged": ("it diverged",),
-    "one_group": ("(all rows, 160 rows)",),
-    "many_groups": ("All 100 features", "sensor 57", "sensor 99"),
-}
-
-
 class TestWords:
-    @pytest.mark.parametrize("name", FOUND)
-    def test_unusual_cases(self, pages, name):
-        text = pages(name)[1].text
-        assert [part for part in FOUND[name] if part not in text] == []
-        if name == "one_group":
-            assert "groups" not in pages(name)[1].drawings()
-        if name == "diverged":
-            assert set(pages(name)[1].drawings()) == {"scores", "rate"}
-            assert tables.shifted_table(made.diverged()) is None
+    def test_what_is_not_drawn(self, pages):
+        assert "groups" not in pages("one_group")[1].drawings()
+        assert set(pages("diverged")[1].drawings()) == {"scores", "rate"}
+        assert tables.shifted_table(made.diverged()) is None
 
     def test_verdict_notes_setting_and_definitions(self):
         diagnosis = made.regression()
@@ -216,16 +200,11 @@ class TestWords:
     def test_stability(self):
         diagnosis = made.regression()
         lr = replace(diagnosis.lr, value=0.25)
-        for largest, condition, rate, system, safe, share in (
-            (np.inf, 1.2, "Every rate is stable", "Steps hardly affect", True, 0),
-            (np.nan, 20.0, "not defined", "other moderately", True, 0),
-            (0.1, 2e3, "250%", "other strongly", False, 100),
-        ):
-            stability = Stability(largest, condition)
-            found = words.stability_words(replace(diagnosis, lr=lr, stability=stability))
-            assert rate in found.rate
-            assert system in found.system
-            assert (found.safe, found.share) == (safe, share)
+        for largest, safe, share in ((np.inf, True, 0), (np.nan, True, 0), (0.1, False, 100)):
+            for condition in (1.2, 20.0, 2e3, np.nan):
+                stability = Stability(largest, condition)
+                found = words.stability_words(replace(diagnosis, lr=lr, stability=stability))
+                assert (found.safe, found.share) == (safe, share)
 
 
 class TestTables:

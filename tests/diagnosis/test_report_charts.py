@@ -12,7 +12,7 @@ from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import log_scale, rows, scale
 from retarget.diagnosis.report.page import chart_json, report_charts
-from retarget.diagnosis.result import Choice, GroupShift, Stability
+from retarget.diagnosis.result import ChosenValue, GroupShift, Stability
 from retarget.learners import COLORS
 from support import made_diagnosis as made
 
@@ -252,7 +252,7 @@ class TestScores:
         tried = pl.DataFrame({"value": [2.0, 0.25, 1.0], "score": [None, 0.3, 0.5]})
         diagnosis = replace(
             made.regression(),
-            lr=Choice(0.25, True, "the best", tried),
+            lr=ChosenValue(0.25, True, "the best", tried),
             stability=Stability(2.0, 1.0),
         )
         found = {trace.name: trace for trace in traces(diagnosis, "rate")}
@@ -262,7 +262,7 @@ class TestScores:
         assert list(found["largest stable"].x) == [2.0, 2.0]
         assert layout(diagnosis, "rate").xaxis.type == "log"
         zero = pl.DataFrame({"value": [0.0, 1], "score": [2.0, 1]})
-        diagnosis = replace(diagnosis, lr=Choice(0.0, False, "given", zero))
+        diagnosis = replace(diagnosis, lr=ChosenValue(0.0, False, "given", zero))
         assert layout(diagnosis, "rate").xaxis.type is None  # there is no logarithm of 0
 
 

@@ -133,35 +133,35 @@ def test_the_terminal_shows_scores_rows_and_verdict():
     for words in (
         "tested on its last 40 rows (the next ones), which no learner has seen",
         "Features used: season, age, wind.",
-        *("online, iteratively corrected", f"{error.value:,.0f}"[:-1], "true:humidity"),
-        *("The 10 most distorted rows of 160", "Note: Sorted the rows by 'day'"),
+        *("Online, iteratively corrected", f"{error.value:,.0f}"[:-1], "Effective target"),
+        *("The most overwritten rows of 160", "Note: Sorted the rows by 'day'"),
         *(diagnosis.verdict.headline, f"- {diagnosis.verdict.recommendations[0]}"),
     ):
         assert words in text
-    # what is not known is a dash
+    # what is not known is said to be so
     (answer,) = diagnosis.answers
     scores = (*answer.scores[:3], replace(answer.scores[3], error=UNKNOWN, loss=UNKNOWN))
     lost = replace(answer, scores=scores, gap_closed=dict.fromkeys(CORRECTED, UNKNOWN))
     text = shown(replace(diagnosis, answers=(lost,)))
     assert "nan" not in text
-    assert re.search(r"iteratively corrected │ - │ - │", text)
+    assert re.search(r"iteratively corrected │ not defined", text)
 
 
 def test_cells_are_no_markup_on_the_terminal():
     hostile = ["[red]x[/red]", ":rocket:", "\x1b[31mred", "two\nlines", "x" * 500, "[/]"]
     real = classification()
-    groups = np.array((hostile * 50)[: len(real.stream)], dtype=object)
+    times = np.array((hostile * 50)[: len(real.stream)], dtype=object)
     failures = ("[red]\x1b[2J",)
-    stream = replace(real.stream, groups=groups, target_names=("[bold]dog", *"abc"))
+    stream = replace(real.stream, times=times, target_names=("[bold]dog", *"abc"))
     size = np.zeros_like(real.effective)
     size[:6] = 9  # these are the most distorted rows
     text = shown(replace(real, stream=stream, failures=failures, effective=stream.Y + size))
     for words in (
         "[red]x[/red]",
         ":rocket:",
-        "·[31mred",
-        "two·lines",
-        "x…",
+        "\ufffd[31mred",
+        "two\ufffdlines",
+        "x…x",
         "[/]",
         "[red]·[2J",
         "[bold]dog",

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from retarget.diagnosis.result import Choice
+from retarget.diagnosis.result import ChosenValue
 from retarget.diagnosis.stream import Stream
 from retarget.kernels import Linear
 from retarget.kernels.feature_maps import feature_map
@@ -61,4 +61,4 @@ def both_kernels(stream):
 
 def by_hand(value):
     """A parameter that the user gave."""
-    return Choice(value, False, "given", pl.DataFrame())
+    return ChosenValue(value, False, "given", pl.DataFrame())

@@ -13,10 +13,9 @@ import retarget as rt
 from retarget.diagnosis.answers import UNKNOWN, Answer, Baseline, Estimate, ModelScore, Score
 from retarget.diagnosis.measure.along import errors_along
 from retarget.diagnosis.measure.groups import group_shift, partition
-from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import (
     Approximation,
-    Choice,
+    ChosenValue,
     Diagnosis,
     GroupShift,
     KernelUsed,
@@ -26,6 +25,7 @@ from retarget.diagnosis.result import (
 )
 from retarget.diagnosis.stream import Stream
 from retarget.theory.stream_kernel import DenseKernel
+from support.diagnosis_options import options_for
 
 NAN = math.nan
 HOSTILE = (
@@ -110,7 +110,7 @@ def diagnosis_of(stream, questions=("whole", "next"), lr=0.5, gamma=0.1, block_s
     effective = rt.effective_targets(K, Y, learner, gamma).numpy()
     errors = rt.prequential_errors(K, Y, learner).numpy()
     now = stream.Y - (K @ C).numpy()
-    along, drift = errors_along(kernel, stream, gamma, errors, now, Options())
+    along, drift = errors_along(kernel, stream, gamma, errors, now, options_for())
     shift = torch.from_numpy(effective) - Y
     tried = pl.DataFrame({"value": [0.1, 0.5, 1.0, 4.0], "score": [3.0, 2.0, 2.5, None]})
     return Made(
@@ -121,8 +121,8 @@ def diagnosis_of(stream, questions=("whole", "next"), lr=0.5, gamma=0.1, block_s
         kernel=KernelUsed("RBF", 1.0, automatic=True),
         learner=learner,
         block_size=block_size,
-        lr=Choice(lr, True, "smallest error on each row before it was learned", tried),
-        gamma=Choice(gamma, True, "smallest leave-one-out error", tried),
+        lr=ChosenValue(lr, True, "smallest error on each row before it was learned", tried),
+        gamma=ChosenValue(gamma, True, "smallest leave-one-out error", tried),
         aim="all",
         effective=effective,
         corrected=rt.corrected_targets(K, Y, learner, gamma).numpy(),
@@ -258,8 +258,8 @@ def undefined():
         effective=effective,
         along=real.along.with_columns(online=lost, batch=lost, online_now=lost),
         groups=replace(real.groups, size=size),
-        lr=Choice(0.25, False, "given", nothing),
-        gamma=Choice(0.1, False, "given", nothing),
+        lr=ChosenValue(0.25, False, "given", nothing),
+        gamma=ChosenValue(0.1, False, "given", nothing),
         stability=Stability(largest_lr=0.2, non_normality=NAN),
     )
 

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from retarget.diagnosis.models.opening import open_model
-from retarget.diagnosis.options import Options
+from support.diagnosis_options import options_for
 
 
 def opened(model, stream, **options):
     """The model as the diagnosis runs it."""
-    return open_model(stream, Options(model=model, **options))
+    return open_model(stream, options_for(model=model, **options))
 
 
 def quietly(rows):

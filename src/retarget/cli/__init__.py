@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 import retarget
+from retarget.diagnosis.dialect import command_line
 from retarget.errors import DownloadError, ModelRunError, RetargetError
 from retarget.storage import FULL_OR_FAILING
 from retarget.text import printable
@@ -124,7 +125,8 @@ def main() -> None:
     # before torch is imported: waiting threads then sleep and leave the cores to other processes
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        app()
+        with command_line():  # errors and advice name the options of the command
+            app()
     except (RetargetError, OSError) as error:
         show_error(error)
         failed = isinstance(error, DownloadError | ModelRunError)

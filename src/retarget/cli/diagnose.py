@@ -2,44 +2,75 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retarget.cli import console, say
+from retarget.cli import stream_options as shared
+from retarget.cli.load_stream import (
+    known_kernel,
+    learner_of,
+    load_stream,
+    model_arguments,
+    targets_of,
+)
 from retarget.cli.results_folder import command_line, write_all, write_targets
-from retarget.cli.stream_options import method_option, with_shared_options
+from retarget.cli.stream_options import method_option
+from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
-from retarget.text import amount_of_memory, auto_or_number, listed
+from retarget.text import auto_or_number
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from retarget.diagnosis.options import Options
     from retarget.diagnosis.result import Diagnosis
-    from retarget.diagnosis.tables.roles import Roles
 
 
 # The commands import torch and Polars when they run, so that their help is quick.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
 TOO_FAR = 3  # exit code: the gap is above --fail-above
-KERNELS = ("rbf", "linear")
 app = typer.Typer(rich_markup_mode="rich")
 
 
 @app.command()
-@with_shared_options
 def diagnose(
-    asked: dict[str, Any],
+    file: shared.FileArgument = None,
+    target: shared.TargetOption = None,
+    time: shared.TimeOption = None,
+    group: shared.GroupOption = None,
+    group_as_feature: shared.GroupAsFeatureOption = False,
+    column: shared.ColumnOption = None,
+    drop: shared.DropOption = None,
+    lags: shared.LagsOption = 0,
+    kind: shared.KindOption = "auto",
+    impute: shared.ImputeOption = "error",
+    standardize: shared.StandardizeOption = True,
+    allow_leak: shared.AllowLeakOption = False,
+    predictions: shared.PredictionsOption = None,
+    predictions_after: shared.PredictionsAfterOption = None,
+    model: shared.ModelOption = None,
+    model_options: shared.ModelOptionsOption = None,
+    kernel: shared.KernelOption = "rbf",
+    width: shared.WidthOption = "auto",
+    lr: shared.LrOption = "auto",
+    batch_size: shared.BatchSizeOption = 1,
+    momentum: shared.MomentumOption = 0.0,
+    nesterov: shared.NesterovOption = False,
+    weight_decay: shared.WeightDecayOption = 0.0,
+    reduction: shared.ReductionOption = None,
+    gamma: shared.GammaOption = "auto",
+    block_size: shared.BlockSizeOption = "auto",
+    ridge: shared.RidgeOption = "auto",
+    features: shared.FeaturesOption = "auto",
+    max_memory: shared.MaxMemoryOption = "auto",
+    seed: shared.SeedOption = 0,
     test: Annotated[
         Path | None, method_option("FILE", "Rows to measure errors on, with the same columns.")
     ] = None,
     evaluation: Annotated[
-        str,
+        Evaluation,
         method_option(
             "both|whole|next|progressive|test",
             "Rows that the learners are asked about: rows from the whole stream (what does it "
@@ -53,7 +84,7 @@ def diagnose(
         method_option(None, "Share of the rows to hold out for each question (at least 30)."),
     ] = 0.1,
     hold_out: Annotated[
-        str,
+        HoldOut,
         method_option(
             "rows|group",
             "Hold out single rows, or all rows of some groups: for people, devices or shops, of "
@@ -61,7 +92,7 @@ def diagnose(
         ),
     ] = "rows",
     metric: Annotated[
-        str,
+        Metric,
         method_option(
             "auto|squared|absolute|log-loss|accuracy|balanced-accuracy",
             "What learners are compared by; auto: the squared error, and for classes the accuracy "
@@ -101,9 +132,11 @@ def diagnose(
     Writes report.html, diagnosis.json, shift.parquet (every row's shift) and corrected.parquet
     (targets to train on) into a folder. Earlier results there are kept in a folder beside it.
     """
+    from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.comparison import compared_with, read_earlier
     from retarget.diagnosis.report.export import as_json, terminal_parts
+    from retarget.diagnosis.tables.roles import Roles
     from retarget.progress import in_lines
 
     in_lines()
@@ -111,16 +144,41 @@ def diagnose(
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     limit = None if fail_above is None else share_of("--fail-above", fail_above)
     earlier = None if compare is None else read_earlier(compare)
-    options = options_of(
-        asked,
+    learner, choose_lr = learner_of(lr, batch_size, momentum, nesterov, weight_decay, reduction)
+    options = DiagnosisOptions(
+        learner=learner,
+        choose_lr=choose_lr,
+        kernel=known_kernel(kernel),
+        width=auto_or_number("--width", width),
+        model=model,
+        model_options=model_arguments(model_options),
         evaluation=evaluation,
         test_share=test_share,
         hold_out=hold_out,
         metric=metric,
         aim=aim,
+        gamma=auto_or_number("--gamma", gamma),
+        block_size=auto_or_number("--block-size", block_size),
+        ridge=auto_or_number("--ridge", ridge),
+        features=None if features == "none" else auto_or_number("--features", features),
+        max_memory=max_memory,
+        seed=seed,
     )
     options.evaluation_with(test)  # a conflict is reported before a long file is read
-    table, test_table, roles = load_tables(asked, test)
+    roles = Roles(
+        targets_of(file, target),
+        time=time,
+        group=group,
+        kind=kind,
+        impute=impute,
+        standardize=standardize,
+        group_as_feature=group_as_feature,
+        allow_leak=allow_leak,
+        predictions=predictions or (),
+        predictions_after=predictions_after or (),
+        lags=lags,
+    )
+    table, test_table, roles = load_stream(file, roles, column, drop, seed, test)
     diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
     files, kept = write_all(diagnosis, out, compared)
@@ -141,9 +199,37 @@ def diagnose(
 
 
 @app.command()
-@with_shared_options
 def correct(
-    asked: dict[str, Any],
+    file: shared.FileArgument = None,
+    target: shared.TargetOption = None,
+    time: shared.TimeOption = None,
+    group: shared.GroupOption = None,
+    group_as_feature: shared.GroupAsFeatureOption = False,
+    column: shared.ColumnOption = None,
+    drop: shared.DropOption = None,
+    lags: shared.LagsOption = 0,
+    kind: shared.KindOption = "auto",
+    impute: shared.ImputeOption = "error",
+    standardize: shared.StandardizeOption = True,
+    allow_leak: shared.AllowLeakOption = False,
+    predictions: shared.PredictionsOption = None,
+    predictions_after: shared.PredictionsAfterOption = None,
+    model: shared.ModelOption = None,
+    model_options: shared.ModelOptionsOption = None,
+    kernel: shared.KernelOption = "rbf",
+    width: shared.WidthOption = "auto",
+    lr: shared.LrOption = "auto",
+    batch_size: shared.BatchSizeOption = 1,
+    momentum: shared.MomentumOption = 0.0,
+    nesterov: shared.NesterovOption = False,
+    weight_decay: shared.WeightDecayOption = 0.0,
+    reduction: shared.ReductionOption = None,
+    gamma: shared.GammaOption = "auto",
+    block_size: shared.BlockSizeOption = "auto",
+    ridge: shared.RidgeOption = "auto",
+    features: shared.FeaturesOption = "auto",
+    max_memory: shared.MaxMemoryOption = "auto",
+    seed: shared.SeedOption = 0,
     out: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
@@ -161,21 +247,49 @@ def correct(
     learner they are for. The exact correction needs the whole stream in advance; the iterative one
     uses, for each row, only earlier rows and its block.
     """
+    from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.export import corrected_table, made_for, too_large
+    from retarget.diagnosis.tables.roles import Roles
     from retarget.progress import in_lines
 
     in_lines()
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
-    file = asked["file"]
     if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
         raise InvalidInputError(
             f"--out would write to {path}, which is a folder or the stream itself; choose another "
             "file"
         )
-    # progressive: no row is held out, so every row has corrected targets
-    options = options_of(asked, evaluation="progressive")
-    table, _, roles = load_tables(asked)
+    learner, choose_lr = learner_of(lr, batch_size, momentum, nesterov, weight_decay, reduction)
+    options = DiagnosisOptions(
+        learner=learner,
+        choose_lr=choose_lr,
+        kernel=known_kernel(kernel),
+        width=auto_or_number("--width", width),
+        model=model,
+        model_options=model_arguments(model_options),
+        evaluation="progressive",  # no row is held out, so every row has corrected targets
+        gamma=auto_or_number("--gamma", gamma),
+        block_size=auto_or_number("--block-size", block_size),
+        ridge=auto_or_number("--ridge", ridge),
+        features=None if features == "none" else auto_or_number("--features", features),
+        max_memory=max_memory,
+        seed=seed,
+    )
+    roles = Roles(
+        targets_of(file, target),
+        time=time,
+        group=group,
+        kind=kind,
+        impute=impute,
+        standardize=standardize,
+        group_as_feature=group_as_feature,
+        allow_leak=allow_leak,
+        predictions=predictions or (),
+        predictions_after=predictions_after or (),
+        lags=lags,
+    )
+    table, _, roles = load_stream(file, roles, column, drop, seed)
     diagnosis = diagnose_table(table, roles, None, options)
     corrected = corrected_table(diagnosis, force=force)
     left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)
@@ -196,9 +310,9 @@ def correct(
         purpose = made_for(diagnosis, command_line())
         write_targets(corrected, temporary, purpose, as_csv=path.suffix.lower() == ".csv")
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
-    for kind, size in left_out.items():
+    for name, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
-        say(f"Left out: the {kind} targets, {reach}", style="yellow")
+        say(f"Left out: the {name} targets, {reach}", style="yellow")
     console.print(
         f"These targets are for one learner: {purpose['learner']} Trained on them, another "
         "learner or a network may end worse than on your own targets.",
@@ -206,99 +320,6 @@ def correct(
         markup=False,
     )
     say("\n".join(["Written:", f"  {path}", f"  {about}"]))
-
-
-def options_of(asked: dict[str, Any], **more: Any) -> "Options":
-    """Parses the options for learner and method; errors are reported before any file is read."""
-    from retarget.diagnosis.options import Options
-    from retarget.diagnosis.pipeline import chosen
-
-    kernel, memory = asked["kernel"], asked["memory"]
-    if kernel not in KERNELS and ":" not in kernel:
-        raise InvalidInputError(
-            f"--kernel is {kernel!r}; expected {', '.join(KERNELS)}, or package.module:factory"
-        )
-    numbers = {name: auto_or_number(f"--{name}", asked[name]) for name in ("lr", "gamma", "width")}
-    given: dict[str, Any] = {**asked, **more, **numbers}
-    given["width"] = None if numbers["width"] == "auto" else numbers["width"]
-    given["memory"] = None if memory is None else amount_of_memory("--memory", memory)
-    given["model_options"] = model_arguments(asked["model_options"])
-    return chosen(Options, given)
-
-
-def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
-    """Parses NAME=VALUE arguments: numbers, true and null as in JSON, anything else as text.
-
-    Examples:
-        >>> model_arguments(["eta0=0.1", "penalty=null", "loss=squared_error"])
-        {'eta0': 0.1, 'penalty': None, 'loss': 'squared_error'}
-    """
-    if not given:
-        return None
-    arguments: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise InvalidInputError(f"--model-options is {text!r}; expected NAME=VALUE")
-        try:
-            arguments[name] = json.loads(value)
-        except ValueError:
-            arguments[name] = value
-    return arguments
-
-
-def load_tables(
-    asked: dict[str, Any], test: Path | None = None
-) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
-    """Returns the stream (the embedded digits if there is no file), the test set, and the roles."""
-    from retarget.diagnosis.pipeline import chosen
-    from retarget.diagnosis.tables.read import read_table
-    from retarget.diagnosis.tables.roles import MOST_COLUMNS_SHOWN, Roles
-
-    file, target = asked["file"], asked["target"]
-    if file is None:
-        if target or test or chosen(Roles, {**asked, "target": "digit"}) != Roles(("digit",)):
-            raise InvalidInputError(
-                "options for columns or a test set need a FILE; give the file of the stream as well"
-            )
-        table, roles = digits_table(asked["seed"])
-        return table, None, roles
-    if not target:
-        raise InvalidInputError(
-            f"no target is named; name the column of {file} to be learned (--target), one of: "
-            f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
-        )
-    roles = chosen(Roles, asked)
-    table = read_table(file, roles.loaded, roles.drop)
-    roles = replace(roles, drop=())  # they were not loaded
-    roles.require_in(table.columns)
-    if test is None:
-        return table, None, roles
-    return table, read_table(test, table.columns, require_all=False), roles
-
-
-def digits_table(seed: int) -> "tuple[pl.DataFrame, Roles]":
-    """Returns a stream of handwritten digits, class by class, and the columns' roles.
-
-    Examples:
-        >>> stream, _ = digits_table(seed=0)
-        >>> len(stream), stream["digit"][0], stream["digit"][-1]
-        (1797, '0', '9')
-    """
-    import numpy as np
-    import polars as pl
-
-    from retarget.diagnosis.tables.roles import Roles
-    from retarget.lab.data.digits import digits_stream
-
-    digits = digits_stream(seed)
-    images = np.vstack([digits.x_train, digits.x_test])
-    labels = np.append(digits.labels_train, digits.labels_test)
-    order = np.argsort(labels, kind="stable")
-    pixels = {f"pixel{number}": column for number, column in enumerate(images[order].T)}
-    table = pl.DataFrame(pixels | {"digit": [str(label) for label in labels[order]]})
-    # Pixels are in [0, 1] already; scaling would inflate those that hardly vary.
-    return table, Roles(target=("digit",), group="digit", standardize=False)
 
 
 def share_of(option: str, text: str) -> float:

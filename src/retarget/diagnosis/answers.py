@@ -79,7 +79,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedChange:
     """A change of the online learner that was tried, and its effect.
 
     Attributes:
@@ -125,7 +125,7 @@ class Answer:
     accuracy_gap: Estimate | None
     gap_closed: dict[str, Estimate]
     effect: dict[str, Estimate]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TriedChange, ...] = ()
     unseen: tuple[str, ...] = ()
 
     def score(self, learner: LearnerName) -> Score:

@@ -1,10 +1,10 @@
 """Diagnoses a table, arrays or a stream: `retarget.diagnose`."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,14 +21,10 @@ from retarget.diagnosis.measure.approximation import (
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.bootstrap import ratio
 from retarget.diagnosis.measure.choose import (
-    attempt_changes,
     choose_block,
     choose_gamma,
     choose_kernel,
     choose_rate,
-    largest_rate,
-    learn_all,
-    non_normality,
 )
 from retarget.diagnosis.measure.compare import (
     compare,
@@ -38,67 +34,55 @@ from retarget.diagnosis.measure.compare import (
     rulers,
 )
 from retarget.diagnosis.measure.groups import group_shift, partition
-from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split, split_at
+from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split_at
+from retarget.diagnosis.measure.learn import attempt_changes, learn_all
+from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
-from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Diagnosis, KernelUsed, Mode, Stability
+from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
+from retarget.diagnosis.result import Diagnosis, KernelUsed, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
-from retarget.diagnosis.tables.roles import Impute, Kind, Roles, order_rows, order_test_rows
+from retarget.diagnosis.tables.roles import Impute, Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
 from retarget.import_path import imported_network
 from retarget.kernels import EmpiricalNTK, Kernel
-from retarget.learners import SGD, Reduction
+from retarget.learners import SGD
 from retarget.progress import PatientBar
 from retarget.settings import considerate_threads
+from retarget.text import listed
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
-Chosen = TypeVar("Chosen", Options, Roles)
 
 
 def diagnose(
     X: Any,
     Y: Any,
     *,
-    kernel: str | Kernel = "rbf",
-    width: float | None = None,
+    model: Any = None,
     learner: SGD | None = None,
-    lr: float | Literal["auto"] = "auto",
-    batch_size: int = 1,
-    momentum: float = 0.0,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    reduction: Reduction = "sum",
-    gamma: float | Literal["auto"] = "auto",
+    lr: float | Auto = "auto",
+    kernel: str | Kernel = "rbf",
+    width: float | Auto = "auto",
     group: Any = None,
     time: Any = None,
+    lags: int = 0,
+    impute: Impute = "error",
+    standardize: bool = True,
+    allow_leak: bool = False,
     test: Any = None,
     evaluation: Evaluation = "both",
     test_share: float = 0.1,
     hold_out: HoldOut = "rows",
     metric: Metric = "auto",
     aim: str = "all",
-    intercept: bool = False,
-    group_as_feature: bool = False,
-    column: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    kind: Kind = "auto",
-    impute: Impute = "error",
-    standardize: bool = True,
-    allow_leak: bool = False,
-    lags: int = 0,
-    block_size: int | None = None,
-    ridge: float | None = None,
-    mode: Mode | Literal["auto"] = "auto",
-    features: int | None = None,
-    memory: int | None = None,
+    gamma: float | Auto = "auto",
+    block_size: int | Auto = "auto",
+    ridge: float | Auto = "auto",
+    features: int | Auto | None = "auto",
+    max_memory: float | str = "auto",
     seed: int = 0,
-    model: Any = None,
-    model_options: Mapping[str, Any] | None = None,
-    predictions: Any = None,
-    predictions_after: Any = None,
 ) -> Diagnosis:
     """Finds what an online learner has really learned from a stream, and what would help.
 
@@ -106,28 +90,38 @@ def diagnose(
     targets it shifted. River's progressive validation measures the error; this explains it, by
     comparison with a batch model of the same kernel (scikit-learn's `KernelRidge`). The exact
     method needs memory in proportion to the square of the number of rows; if that exceeds
-    `memory`, features approximate the kernel.
+    `max_memory`, features approximate the kernel.
 
     Args:
         X: The features, with rows in the order in which they were learned: an array (n, d), a
-            pandas, Polars or pyarrow table, or a dict of columns. Rows are matched by position, so
-            pandas objects with different indices are an error.
-        Y: The targets: an array (n,) or (n, c), or names of columns of X.
-        kernel: "rbf", "linear", anything that `retarget.as_kernel` accepts, or
-            "package.module:factory" for the tangent kernel of the network that it returns.
-        width: Width of the RBF kernel; None uses the median distance between rows.
-        learner: The online learner, instead of the next six options.
-        lr: Its learning rate; "auto" picks the stable rate with the smallest error on each row
-            before it is learned.
-        batch_size: Rows in one step of the learner.
-        momentum: Momentum, as in `retarget.SGD` (so are the next three options).
-        nesterov: Whether to use Nesterov momentum.
-        weight_decay: Weight decay.
-        reduction: Whether the loss is the "sum" or the "mean" over a mini-batch.
-        gamma: The batch model's ridge; "auto" minimizes the leave-one-out error.
-        group: Each row's group: (n,), or the name of a column of X.
+            pandas, Polars or pyarrow table, or a dict of columns. Every column is a feature, except
+            those named below. Rows are matched by position, so pandas objects with different
+            indices are an error.
+        Y: The targets: an array (n,) or (n, c), or names of columns of X. Text, booleans and few
+            different whole numbers are classes, anything else numbers: give 0, 1, 2 as floats if
+            they are numbers, and as text if they are classes.
+        model: **The learner.** Your own model, which is run as well (docs/models.md): an object
+            with `partial_fit`/`predict` or `learn_one`/`predict_one`, a torch module (or a tuple of
+            module, optimizer and loss), a class or function that returns one of these, or
+            "package.module:factory". It is copied, never changed. If you have only a log of its
+            predictions: a dict of those for each row just before the row was learned ("before"),
+            at the end of the stream ("after"), or both, as (n,) values or names of columns of X.
+        learner: The online learner, if you know its rate.
+        lr: The rate of a learner of single rows; "auto" picks the stable rate with the smallest
+            error on each row before it is learned.
+        kernel: "rbf", "linear", "affine" (linear with an intercept, as scikit-learn's linear models
+            have), anything that `retarget.as_kernel` accepts, or "package.module:factory" for the
+            tangent kernel of the network that it returns.
+        width: Width of the RBF kernel; "auto" uses the median distance between rows.
+        group: **The rows.** Each row's group: (n,), or the name of a column of X, which is then not
+            a feature.
         time: Values to sort the rows by: (n,), or the name of a column of X; None keeps the order.
-        test: Rows to measure errors on: (X, Y), or a frame if Y names columns.
+        lags: How many previous values of each target to use as features: those of earlier rows, in
+            the order of `time`, within each group. The first rows have none and are left out.
+        impute: What to replace missing numbers by ("mean", "median" or "zero"), or "error".
+        standardize: Whether to scale numbers to mean 0 and standard deviation 1 first.
+        allow_leak: Whether to accept features that give the target away.
+        test: **The comparison.** Rows to measure errors on: (X, Y), or a frame if Y names columns.
         evaluation: Which rows the learners are asked about. "both" holds out rows from the "whole"
             stream (what does it still know?) and its last rows, the "next" ones (what does it make
             of what comes next?); either can be asked alone. "progressive" scores each row before
@@ -142,58 +136,70 @@ def diagnose(
         aim: The batch model to compare the online learner with: trained on "all" rows, on the last
             N ("window:N"), or with older rows counting less ("discount:0.999"). If the stream
             drifts, one of the latter two is the fair comparison.
-        intercept: Whether to add a constant feature to the linear kernel, as scikit-learn's
-            linear models do.
-        group_as_feature: Whether to use the group as a feature as well.
-        column: The only columns of X to use as features; empty for all of them.
-        drop: Columns of X to leave out.
-        kind: "regression" or "classification"; "auto" decides by the targets.
-        impute: What to replace missing numbers by ("mean", "median" or "zero"), or "error".
-        standardize: Whether to scale numbers to mean 0 and standard deviation 1 first.
-        allow_leak: Whether to accept features that give the target away.
-        lags: How many previous values of each target to use as features: those of earlier rows, in
-            the order of `times`, within each group. The first rows have none and are left out.
-        block_size: Rows that the iterative correction corrects together, a multiple of
-            `batch_size`; None uses about 64.
-        ridge: Ridge of the iterative correction's blocks; None tries a few values and keeps the
+        gamma: **The method.** The batch model's ridge; "auto" minimizes the leave-one-out error.
+        block_size: Rows that the iterative correction corrects together, a multiple of the
+            learner's batch size; "auto" uses about 64, at most a tenth of the rows.
+        ridge: Ridge of the iterative correction's blocks; "auto" tries a few values and keeps the
             one whose learner ends closest to the batch model.
-        mode: "exact", "features" (an approximation of the kernel), or "auto": exact if it fits in
-            `memory`.
-        features: Number of features; None uses as many as a minute or two allows.
-        memory: Bytes that the exact method may use; None: half of the free memory, at most 4 GB.
+        features: How many features approximate the kernel; None uses the exact kernel. "auto" uses
+            the exact kernel if that fits in `max_memory` and the stream has at most 12,000 rows,
+            otherwise as many features as a minute or two allows.
+        max_memory: What the exact method may use, as bytes or "4GB"; "auto" is half of the free
+            memory, at most 4 GB.
         seed: Seed for everything random.
-        model: Your own model, which is run as well (docs/models.md): an object with
-            `partial_fit`/`predict` or `learn_one`/`predict_one`, a torch module (or a tuple of
-            module, optimizer and loss), a class or function that returns one of these, or
-            "package.module:factory". It is copied, never changed.
-        model_options: Keyword arguments for the class or function.
-        predictions: Instead of a model, its logged predictions for each row just before the row
-            was learned: (n,), or names of columns of X, one for each target.
-        predictions_after: Its logged predictions for each row at the end of the stream.
 
     Raises:
         InvalidInputError: The data cannot be learned from; the message says why and what to do.
     """
-    asked = locals()
-    options = chosen(Options, asked)
-    if learner is not None:
-        options = options.with_learner(learner)
-    beside = {"group": group, "time": time}
-    beside |= {"predictions": predictions, "predictions_after": predictions_after}
-    table, target, named = assembled(X, Y, beside)
-    roles = chosen(Roles, {**asked, **named, "target": target})
+    log = _prediction_log(model)
+    learner, choose_lr = learner_options(learner, lr)
+    options = DiagnosisOptions(
+        learner=learner,
+        choose_lr=choose_lr,
+        kernel=kernel,
+        width=width,
+        model=None if isinstance(model, dict) else model,
+        evaluation=evaluation,
+        test_share=test_share,
+        hold_out=hold_out,
+        metric=metric,
+        aim=aim,
+        gamma=gamma,
+        block_size=block_size,
+        ridge=ridge,
+        features=features,
+        max_memory=max_memory,
+        seed=seed,
+    )
+    table, target, column = assembled(X, Y, {"group": group, "time": time, **log})
+    roles = Roles(
+        target,
+        time=column["time"],
+        group=column["group"],
+        impute=impute,
+        standardize=standardize,
+        allow_leak=allow_leak,
+        predictions=column["predictions"],
+        predictions_after=column["predictions_after"],
+        lags=lags,
+    )
     test_table = None if test is None else assembled_test(test, X, Y, target)
     return diagnose_table(table, roles, test_table, options)
 
 
-def chosen(kind: type[Chosen], asked: Mapping[str, Any]) -> Chosen:
-    """Creates options or roles from the arguments that have the names of their fields."""
-    names = [field.name for field in fields(kind)]
-    return kind(**{name: asked[name] for name in names if name in asked})
+def _prediction_log(model: Any) -> dict[str, Any]:
+    """Returns the logged predictions by their role, if these are given instead of a model."""
+    log = model if isinstance(model, dict) else {}
+    if unknown := log.keys() - {"before", "after"}:
+        raise InvalidInputError(
+            f"model is a dict with {listed(sorted(map(str, unknown)))}; expected a log of "
+            "predictions: 'before' each row was learned, 'after' the stream, or both"
+        )
+    return {"predictions": log.get("before"), "predictions_after": log.get("after")}
 
 
 def diagnose_table(
-    table: pl.DataFrame, roles: Roles, test: pl.DataFrame | None, options: Options
+    table: pl.DataFrame, roles: Roles, test: pl.DataFrame | None, options: DiagnosisOptions
 ) -> Diagnosis:
     """Diagnoses a table with the given column roles; a test set has the same columns."""
     if options.model is not None and roles.logged:
@@ -249,42 +255,9 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
     return EmpiricalNTK(network)
 
 
-def diagnose_stream(
-    stream: Stream,
-    test: Stream | None = None,
-    options: Options | None = None,
-    *,
-    progress: bool | None = None,
+def diagnose_split(
+    parted: Split, options: DiagnosisOptions, *, progress: bool | None = None
 ) -> Diagnosis:
-    """Runs the batch, online and corrected learners over a stream and compares them.
-
-    `retarget.diagnose` prepares a table or arrays and calls this. Use it for a stream of numbers
-    that is ready to be learned from.
-
-    Args:
-        stream: The rows, in the order in which they were learned.
-        test: Rows to compare the learners on; if given, no row of the stream is held out.
-        options: The learner and the method; None chooses everything automatically.
-        progress: Whether to show a progress bar; None shows it on a terminal only.
-
-    Examples:
-        A drifting stream: the online learner has forgotten where it started.
-
-        >>> import numpy as np
-        >>> from retarget.diagnosis.stream import Stream
-        >>> x = np.linspace(-2, 2, 200)[:, None]
-        >>> y = np.sin(2 * x)
-        >>> names, one = ("x",), np.ones(1)
-        >>> stream = Stream(x, y, "regression", ("y",), 0 * one, one, names, np.arange(200))
-        >>> found = diagnose_stream(stream, stream, Options(width=0.7, lr=0.5))
-        >>> bool(found.score("online").error.low > found.score("offline").error.high)
-        True
-    """
-    options = options or Options()
-    return diagnose_split(split(stream, test, options), options, progress=progress)
-
-
-def diagnose_split(parted: Split, options: Options, *, progress: bool | None = None) -> Diagnosis:
     """Diagnoses a stream from which the rows to compare the learners on are already held out."""
     X, Y = as_tensors(parted.stream)
     kernel, used = choose_kernel(options, X)
@@ -302,7 +275,9 @@ def diagnose_split(parted: Split, options: Options, *, progress: bool | None = N
 
 
 @torch.no_grad()
-def run_learners(opened: Opened, parted: Split, options: Options, used: KernelUsed) -> Diagnosis:
+def run_learners(
+    opened: Opened, parted: Split, options: DiagnosisOptions, used: KernelUsed
+) -> Diagnosis:
     """Chooses the options left open, runs every learner over the stream and compares them."""
     kernel, stream, progressive = opened.kernel, parted.stream, parted.progressive
     scales = stream.target_scales
@@ -310,7 +285,7 @@ def run_learners(opened: Opened, parted: Split, options: Options, used: KernelUs
     limit = largest_rate(kernel, options.learner)
     lr = choose_rate(options, kernel, limit, scales, progressive)
     learner = replace(options.learner, lr=lr.value)
-    block_size = choose_block(options, len(stream))
+    block_size = choose_block(options.block_size, learner.batch_size, len(stream))
 
     learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, progressive)
     shift = learned.effective - kernel.Y
@@ -352,7 +327,7 @@ def run_learners(opened: Opened, parted: Split, options: Options, used: KernelUs
         iterative=learned.iterative.numpy(),
         prequential=online,
         density=kernel.density().numpy(),
-        hindsight=float(np.square((stream.Y - end) * scales).mean()),
+        hindsight=float(stream.squared(stream.Y - end).mean()),
         changed=changed_rows(stream, effective),
         along=along,
         drift=drift,
@@ -366,7 +341,7 @@ def run_learners(opened: Opened, parted: Split, options: Options, used: KernelUs
 
 
 def _true_kernel(
-    opened: Opened, parted: Split, options: Options, batch: Tensor | None
+    opened: Opened, parted: Split, options: DiagnosisOptions, batch: Tensor | None
 ) -> Estimate | None:
     """Returns how far a batch model with the true kernel, on a sample of rows, is above ours.
 

@@ -27,11 +27,11 @@ from retarget.storage import atomic_file
 if TYPE_CHECKING:
     from retarget.diagnosis.findings import Finding
 
-Mode = Literal["exact", "features"]
+DiagnosisMode = Literal["exact", "features"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenValue:
     """The value of a parameter, how it was chosen, and which values were tried.
 
     Attributes:
@@ -303,12 +303,12 @@ class Diagnosis:
     stream: Stream
     answers: tuple[Answer, ...]
     metric: Metric
-    mode: Mode
+    mode: DiagnosisMode
     kernel: KernelUsed
     learner: SGD
     block_size: int
-    lr: Choice
-    gamma: Choice
+    lr: ChosenValue
+    gamma: ChosenValue
     aim: str
     effective: np.ndarray
     corrected: np.ndarray
@@ -322,15 +322,15 @@ class Diagnosis:
     groups: GroupShift
     stability: Stability
     approximation: Approximation | None
-    iterative_ridge: Choice | None = None
-    iterative_gamma: Choice | None = None
+    iterative_ridge: ChosenValue | None = None
+    iterative_gamma: ChosenValue | None = None
     failures: tuple[str, ...] = ()
     model: ModelDiagnosis | None = None
 
     @property
     def prequential_error(self) -> float:
         """Mean squared error on each row just before it was learned, in the user's units."""
-        return float(np.square(self.prequential * self.stream.target_scales).mean())
+        return float(self.stream.squared(self.prequential).mean())
 
     @property
     def diverged(self) -> bool:

@@ -61,6 +61,11 @@ class Stream:
         distance = np.abs(targets - self.Y.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
         return float(distance.max())
 
+    def squared(self, errors: np.ndarray) -> np.ndarray:
+        """Returns (m,) the mean square of each row's errors (m, c), in the user's units."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(np.square(errors * self.target_scales).mean(axis=1))
+
     def in_units(self, targets: np.ndarray) -> np.ndarray:
         """Converts targets (m, c) to the user's own units."""
         return np.asarray(targets * self.target_scales + self.target_means)

@@ -27,7 +27,7 @@ DENSE_LEAVE_ONE_OUT_ROWS = 2000
 FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
 
 
-Advance = Callable[[int], None] | None
+Advance = Callable[[int], None]  # called with the number of rows done
 
 
 class Part(NamedTuple):
@@ -64,7 +64,7 @@ class StreamKernel(ABC):
     `advance` is called with the number of rows of each window, after work on it.
     """
 
-    def __init__(self, X: Tensor, Y: Tensor, advance: Advance = None) -> None:
+    def __init__(self, X: Tensor, Y: Tensor, advance: Advance | None = None) -> None:
         self.X, self.Y, self._advance = X, Y, advance
 
     def __len__(self) -> int:
@@ -170,7 +170,7 @@ class DenseKernel(StreamKernel):
     """All pairs of rows in memory, n x n: the exact method."""
 
     def __init__(
-        self, kernel: Callable[..., Tensor], X: Tensor, Y: Tensor, advance: Advance = None
+        self, kernel: Callable[..., Tensor], X: Tensor, Y: Tensor, advance: Advance | None = None
     ) -> None:
         super().__init__(X, Y, advance)
         self._kernel = kernel
@@ -208,7 +208,7 @@ class DenseKernel(StreamKernel):
         return self._kernel(X, self.X).to(torch.float64)
 
     def values(self, coefficients: Tensor) -> Tensor:
-        """K A."""
+        """The kernel matrix times the coefficients."""
         return self.K @ coefficients
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -282,7 +282,7 @@ class FeatureKernel(StreamKernel):
     """
 
     def __init__(
-        self, features: Any, X: Tensor, Y: Tensor, advance: Advance = None, room: int = 0
+        self, features: Any, X: Tensor, Y: Tensor, advance: Advance | None = None, room: int = 0
     ) -> None:
         super().__init__(X, Y, advance)
         self.map, size = features, features(X[:1]).shape[1]
@@ -334,8 +334,8 @@ class FeatureKernel(StreamKernel):
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
         values = self.Y.new_empty(len(self), coefficients.shape[1])
-        for rows, _ in self._ranges(1):
-            torch.mm(self._features(rows), coefficients, out=values[rows])
+        for part in self.windows(1):
+            torch.mm(part.panel.features, coefficients, out=values[part.rows])
         return values
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -382,10 +382,9 @@ class FeatureKernel(StreamKernel):
         normal, moment = self._normal, self._moment
         if weights is not None:
             normal, moment = torch.zeros_like(normal), torch.zeros_like(moment)
-            for rows, _ in self._ranges(1):
-                Phi = self._features(rows)
-                weighted = weights[rows, None] * Phi
-                normal.addmm_(weighted.mT, Phi)
+            for rows, _, _, seen in self.windows(1):
+                weighted = weights[rows, None] * seen.features
+                normal.addmm_(weighted.mT, seen.features)
                 moment.addmm_(weighted.mT, self.Y[rows])
         ridge = torch.eye(len(self._sum), dtype=self.X.dtype) * gamma
         theta = torch.cholesky_solve(moment, normal_factor(normal + ridge, gamma))

@@ -280,7 +280,7 @@ def test_a_model_that_needs_features_that_are_not_negative_is_told_so(kind):
 
 
 def test_a_model_that_needs_several_rows_at_a_time_is_told_so():
-    needs = r"GaussianNB gave predictions .* needs more rows at a time; .* \(batch_size=8\)"
+    needs = r"GaussianNB gave predictions .* more rows at a time; .*\(learner=.*batch_size=8"
     with pytest.raises(InvalidInputError, match=needs):
         opened(GaussianNB(), CLASSES)
     trained = ran(opened(GaussianNB(), CLASSES, batch_size=8), CLASSES)

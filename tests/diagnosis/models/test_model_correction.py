@@ -12,7 +12,7 @@ from retarget.diagnosis.models.correction import best_correction, candidates
 from retarget.diagnosis.models.equivalent import describe, open_description
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.runs import pass_in_order
-from retarget.diagnosis.options import Options
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import drifting
 from support.user_models import network, opened, quietly
 
@@ -20,13 +20,15 @@ STREAM = drifting(90, dimensions=4)
 
 
 def machine_of(options):
-    model = opened(options.model, STREAM, lr=options.lr, batch_size=options.batch_size)
+    model = opened(
+        options.model, STREAM, lr=options.learner.lr, batch_size=options.learner.batch_size
+    )
     return model, open_description(describe(model, as_tensors(STREAM)[0]), *as_tensors(STREAM))
 
 
 def chosen_by_hand(model, options, machine):
     """Trains the model on every candidate; the error on the stream's own rows of each."""
-    block = choose_block(options, len(STREAM))
+    block = choose_block(options.block_size, options.learner.batch_size, len(STREAM))
     tried = list(candidates(machine, STREAM, options, block))
     errors = []
     for one in tried:
@@ -37,7 +39,7 @@ def chosen_by_hand(model, options, machine):
 
 
 def test_the_candidate_with_the_least_error_on_the_learned_rows_is_kept():
-    options = Options(model=network(4, hidden=16), lr=0.008, batch_size=3)
+    options = options_for(model=network(4, hidden=16), lr=0.008, batch_size=3)
     model, machine = machine_of(options)
     tried, errors = chosen_by_hand(model, options, machine)
     assert len(tried) == 1 + len(correction.PARTS_OF_THE_WAY) + len(correction.GENTLER)
@@ -54,7 +56,7 @@ def test_the_candidate_with_the_least_error_on_the_learned_rows_is_kept():
 
 
 def test_a_part_of_the_way():
-    options = Options(model=network(4), lr=0.02, batch_size=3)
+    options = options_for(model=network(4), lr=0.02, batch_size=3)
     _, machine = machine_of(options)
     first, half, quarter, *_ = candidates(machine, STREAM, options, 9)
     np.testing.assert_allclose(half.targets, (first.targets + STREAM.Y) / 2, atol=1e-12)
@@ -64,7 +66,7 @@ def test_a_part_of_the_way():
 
 @pytest.mark.parametrize("given", [{"gamma": 0.5}, {"ridge": 0.3}])
 def test_what_the_user_gave_is_kept(given):
-    options = Options(model=network(4), lr=0.02, batch_size=3, **given)
+    options = options_for(model=network(4), lr=0.02, batch_size=3, **given)
     _, machine = machine_of(options)
     (only,) = candidates(machine, STREAM, options, 9)
     word = {"gamma": "ridge 0.5 and", "ridge": "stabilizer 0.3"}[next(iter(given))]
@@ -72,7 +74,7 @@ def test_what_the_user_gave_is_kept(given):
 
 
 def test_targets_of_a_usable_size_are_preferred(monkeypatch):
-    options = Options(model=network(4), lr=0.02, batch_size=3)
+    options = options_for(model=network(4), lr=0.02, batch_size=3)
     model, machine = machine_of(options)
     tried, errors = chosen_by_hand(model, options, machine)
     sizes = [STREAM.farthest(one.targets) for one in tried]
@@ -87,7 +89,7 @@ def test_targets_of_a_usable_size_are_preferred(monkeypatch):
 
 
 def test_a_model_that_fails_on_some_targets_gets_others():
-    options = Options(model=network(4, hidden=24), lr=0.05, batch_size=3)
+    options = options_for(model=network(4, hidden=24), lr=0.05, batch_size=3)
     model, machine = machine_of(options)
     found = best_correction(model, machine, STREAM, options, quietly)
     assert found.failures[0].startswith("On targets corrected with ridge ")
@@ -96,7 +98,7 @@ def test_a_model_that_fails_on_some_targets_gets_others():
 
 
 def test_held_out_rows_play_no_part_in_the_choice():
-    options = Options(model=network(4, hidden=24), lr=0.05, batch_size=3)
+    options = options_for(model=network(4, hidden=24), lr=0.05, batch_size=3)
     parted = split(drifting(150, dimensions=4), None, options)
     other = parted._replace(
         asked={

@@ -1,6 +1,7 @@
 """A user's model from end to end: run in every way, compared, and never taken on trust."""
 
 import copy
+import functools
 import math
 from dataclasses import fields, replace
 
@@ -19,8 +20,8 @@ from retarget.diagnosis.measure.holdout import Asked, Split, split
 from retarget.diagnosis.models import model_diagnosis, runs
 from retarget.diagnosis.models.adapters import seeded
 from retarget.diagnosis.models.model_diagnosis import agreement, diagnose_model
-from retarget.diagnosis.options import Options
 from retarget.errors import ModelRunError
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, classes, drifting
 from support.user_models import FailsLater, NearestMeans, OneByOne, RunningMean, network
 
@@ -53,11 +54,13 @@ def progressive(stream):
 
 def both_questions(**options):
     """A sorted stream of 200 rows, of which 40 are held out at its end and 40 all over it."""
-    return split(sorted_stream(n=200, linear=True).stream, None, Options(test_share=0.2, **options))
+    return split(
+        sorted_stream(n=200, linear=True).stream, None, options_for(test_share=0.2, **options)
+    )
 
 
 def run(model, parted, **options):
-    return diagnose_model(parted, Options(model=model, **options))
+    return diagnose_model(parted, options_for(model=model, **options))
 
 
 def test_a_linear_model_with_an_intercept_against_plain_loops_and_the_theory():
@@ -443,19 +446,6 @@ def test_weight_decay_from_a_start_has_no_corrected_targets():
     assert found.failures[0].startswith("There are no corrected targets: weight decay")
 
 
-def test_the_luck_of_the_draw_is_in_the_interval():
-    rows, rng = 50, np.random.default_rng(1)
-    bootstrap = Bootstrap(rows, 0)
-    several = [np.full(rows, level) for level in (1.0, 2.0, 3.0)]
-    means = any_of([bootstrap.means(level) for level in several], 5)
-    assert means[0] == 2.0
-    values, counts = np.unique(means[1:], return_counts=True)
-    np.testing.assert_allclose(values, [1, 2, 3])
-    assert counts.min() > 250
-    one = bootstrap.means(rng.normal(size=rows))
-    np.testing.assert_array_equal(any_of([one], 5), one)
-
-
 def test_a_ratio_that_is_not_defined_in_a_few_resamples():
     above, below = np.full((2, 1001), 2.0)
     assert ratio(above, below) == (0, 0, 0)
@@ -483,7 +473,7 @@ def test_the_diagnosis_runs_the_model_on_the_same_rows():
     names = np.array(["north", "south"])[np.arange(80) // 40]
     found = rt.diagnose(
         3 + 2 * stream.X, 7 * stream.Y[:, 0], group=names, kernel="linear", lr=0.01,
-        model="sklearn.linear_model:SGDRegressor", model_options={"eta0": 0.05},
+        model=functools.partial(SGDRegressor, eta0=0.05),
     )  # fmt: skip
     model = found.model
     assert model.name == "SGDRegressor"

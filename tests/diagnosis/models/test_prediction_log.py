@@ -8,8 +8,8 @@ import pytest
 
 from retarget.diagnosis.answers import UNKNOWN
 from retarget.diagnosis.models.prediction_log import from_predictions
-from retarget.diagnosis.options import Options
 from retarget.errors import InvalidInputError
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import classes, drifting
 
 STREAM = replace(
@@ -24,7 +24,9 @@ BEFORE, END = STREAM.Y + 0.3 * rng.normal(size=(2, *STREAM.Y.shape))
 
 
 def test_both_are_logged_in_the_users_units():
-    found = from_predictions(STREAM, STREAM.in_units(BEFORE), STREAM.in_units(END), Options(seed=2))
+    found = from_predictions(
+        STREAM, STREAM.in_units(BEFORE), STREAM.in_units(END), options_for(seed=2)
+    )
     np.testing.assert_allclose(found.before, BEFORE, atol=1e-12)
     np.testing.assert_allclose(found.shift, END - BEFORE, atol=1e-12)
     expected = [
@@ -58,16 +60,18 @@ def test_one_of_them():
 
 
 def test_the_metric_is_that_of_the_options():
-    found = from_predictions(STREAM, STREAM.in_units(BEFORE), options=Options(metric="absolute"))
+    found = from_predictions(
+        STREAM, STREAM.in_units(BEFORE), options=options_for(metric="absolute")
+    )
     expected = np.abs((BEFORE - STREAM.Y) * STREAM.target_scales).mean()
     assert found.scores[0].loss.value == pytest.approx(expected)
     assert found.scores[0].error.value == found.prequential.value != found.scores[0].loss.value
-    whole = Options(hold_out="group")  # two groups: much less is known
+    whole = options_for(hold_out="group")  # two groups: much less is known
     widths = [
         score.error.high - score.error.low
         for score in (
             from_predictions(STREAM, STREAM.in_units(BEFORE), options=one).scores[0]
-            for one in (Options(), whole)
+            for one in (options_for(), whole)
         )
     ]
     assert widths[0] != widths[1]

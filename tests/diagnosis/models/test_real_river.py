@@ -7,8 +7,8 @@ from retarget.diagnosis.measure.holdout import Split, split
 from retarget.diagnosis.models import runs
 from retarget.diagnosis.models.equivalent import NoDescriptionError, describe
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
-from retarget.diagnosis.options import Options
 from retarget.errors import InvalidInputError
+from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, classes, drifting
 from support.user_models import opened
 
@@ -19,7 +19,7 @@ optim = pytest.importorskip("river.optim")
 
 
 def run(model, stream, **options):
-    return diagnose_model(Split(stream, {}), Options(model=model, **options))
+    return diagnose_model(Split(stream, {}), options_for(model=model, **options))
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_nearest_neighbors_know_no_order():
     """The same rows are wrong in every order; where a resample has none of them, 0 / 0 is 0."""
     from river import neighbors
 
-    options = Options(model=neighbors.KNNClassifier(n_neighbors=1), metric="accuracy")
+    options = options_for(model=neighbors.KNNClassifier(n_neighbors=1), metric="accuracy")
     found = diagnose_model(split(classes(150), None, options), options)
     for question in found.questions:
         came, shuffled = (found.score(way, question) for way in ("as it came", "random order"))

@@ -58,8 +58,9 @@ def panel(gaps=()):
 @pytest.mark.parametrize(("targets", "lags"), [(["y"], 1), (["y"], 4), (["*", "y"], 3)])
 def test_lags_are_the_targets_of_earlier_rows(targets, lags, time, group, gaps):
     table = panel(gaps)
-    options = {"time": time, "group": group, "lags": lags, "column": ["price"], "impute": "mean"}
-    stream = make_stream(table, targets, **options, standardize=False)
+    options = {"time": time, "group": group, "lags": lags, "impute": "mean"}
+    others = set(table.columns) - {"price", time, group, *targets}
+    stream = make_stream(table, targets, drop=others, **options, standardize=False)
     numbers, features = by_hand(table, targets, lags, time, group)
     assert stream.rows.tolist() == numbers
     np.testing.assert_array_equal(stream.X[:, 1:], features)
@@ -100,8 +101,8 @@ def test_a_lag_is_not_a_leak():
 
 
 def test_a_test_set_has_lags_of_its_own_earlier_rows():
-    table = panel()
-    given = Roles(("y",), time="day", group="store", lags=2, standardize=False, column=["price"])
+    table = panel().select("day", "store", "price", "y")
+    given = Roles(("y",), time="day", group="store", lags=2, standardize=False)
     _, preparation = prepare(order_rows(table, given))
     later = panel((3, 4)).drop_nulls("y").reverse()
     stream = preparation.apply(order_test_rows(later, given))
@@ -126,7 +127,7 @@ def test_a_test_set_has_lags_of_its_own_earlier_rows():
         ({"g": [1, 2] * 20}, {"group": "g", "lags": 20}, "no group has more than 20 rows"),
         ({"g": [[1]] * ROWS}, {"group": "g", "lags": 1}, r"'g' holds List\(Int64\); expected text"),
         ({"y": ["a", "b"] * 20}, {"lags": 1}, "lags needs a target of numbers, and 'y' h"),
-        ({"y": [1, 2] * 20}, {"lags": 1}, "'y' holds classes; .* with kind=.regression"),
+        ({"y": [1, 2] * 20}, {"lags": 1}, "'y' holds classes; .* with Y.astype.float"),
         ({"y, 1 row before": 1.0}, {"lags": 1}, "lags has more than one column named 'y, 1 row b"),
     ],
 )
@@ -138,7 +139,7 @@ def test_what_has_no_lags(columns, options, message):
 
 def test_numbers_that_look_like_classes_have_lags_if_they_are_called_numbers():
     table = pl.DataFrame({"y": [1, 2, 2, 1] * 10})
-    with pytest.raises(InvalidInputError, match='kind="regression"'):
+    with pytest.raises(InvalidInputError, match=r"Y\.astype\(float\)"):
         make_stream(table, "y", lags=1)
     assert make_stream(table, "y", lags=1, kind="regression").X.shape == (39, 1)
     assert make_stream(table, "y", lags=np.int64(2), kind="regression").X.shape == (38, 2)
@@ -175,7 +176,7 @@ def test_a_series_alone_is_told_of_lags_and_learned_with_them(command, tmp_path)
 
 def test_lags_in_python():
     values = a_series()["y"].to_numpy()
-    found = rt.diagnose(np.ones(80), values, lags=2, mode="exact")
+    found = rt.diagnose(np.ones(80), values, lags=2, features=None)
     assert found.stream.feature_names == ("y, 1 row before", "y, 2 rows before")
     rows = found.stream.rows - 1
     lagged = np.column_stack([values[rows - 1], values[rows - 2]])

@@ -58,7 +58,7 @@ def test_a_bomb_is_refused(path, monkeypatch, column, rows):
     table = pl.DataFrame({"a": column, "b": [1.0] * len(column)})
     table.write_parquet(path, compression="zstd")
     assert path.stat().st_size < 20_000
-    with pytest.raises(InvalidInputError, match=rf"take \d\.\d MB in memory .{rows} r.*column=..."):
+    with pytest.raises(InvalidInputError, match=rf"take \d\.\d MB in memory .{rows} r.*fewer col"):
         read_table(path)
     assert read_table(path, drop=["a"]).columns == ["b"]
 

@@ -14,8 +14,8 @@ from retarget.diagnosis.answers import Drift
 from retarget.diagnosis.measure.bootstrap import Bootstrap, ratio
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import losses
-from retarget.diagnosis.measure.trials import offline_errors
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.measure.passes import offline_errors
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.stream_kernel import DenseKernel, StreamKernel
@@ -32,7 +32,7 @@ def errors_along(
     gamma: float,
     online: NDArray[np.float64],
     now: NDArray[np.float64],
-    options: Options,
+    options: DiagnosisOptions,
 ) -> tuple[pl.DataFrame, Drift | None]:
     """Returns the squared error by chunk (see `Diagnosis.along`), and the drift.
 
@@ -68,14 +68,17 @@ def _by_chunk(
     stream: Stream, errors: NDArray[np.float64], starts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Returns the mean squared error, in the user's units, from each start to the next."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.square(errors * stream.target_scales).mean(axis=1)
+    squares = stream.squared(errors)
     counts = np.diff(np.append(starts, len(squares)))
     return np.asarray(np.add.reduceat(squares, starts) / counts)
 
 
 def _drift(
-    few: DenseKernel, stream: Stream, batch: NDArray[np.float64], chunk: int, options: Options
+    few: DenseKernel,
+    stream: Stream,
+    batch: NDArray[np.float64],
+    chunk: int,
+    options: DiagnosisOptions,
 ) -> Drift | None:
     """Compares a batch model of recent rows with the one of all rows so far, and with their mean.
 

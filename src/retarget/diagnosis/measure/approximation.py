@@ -15,8 +15,8 @@ from torch import Tensor
 
 from retarget.arrays import free_memory
 from retarget.diagnosis.dialect import named, option
-from retarget.diagnosis.measure.trials import effective_targets, learn_online
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.measure.passes import effective_targets, learn_online
+from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import Approximation, FeatureKind
 from retarget.errors import StreamTooLargeError
 from retarget.kernels import Features, Kernel, Linear
@@ -53,7 +53,7 @@ def choose_features(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureM
 class Opened:
     """The kernel of a stream, and the bytes that the exact method needs and may use.
 
-    In mode "features": also the features that replace the kernel, and the true kernel of a sample
+    With features: also the features that replace the kernel, and the true kernel of a sample
     of rows, evenly spaced over the stream.
     """
 
@@ -65,26 +65,26 @@ class Opened:
 
 
 def open_kernel(
-    kernel: Kernel, X: Tensor, Y: Tensor, options: Options, advance: Callable[[int], None]
+    kernel: Kernel, X: Tensor, Y: Tensor, options: DiagnosisOptions, advance: Callable[[int], None]
 ) -> Opened:
     """Opens the kernel of the stream: exact if memory allows, or as the options say."""
-    limit = memory_limit(options.memory)
+    limit = memory_limit(options.max_memory)
     needed = exact_memory(len(X), X.shape[1], Y.shape[1])
-    if options.mode == "exact" and needed > limit:
+    if options.features is None and needed > limit:
         raise StreamTooLargeError(
             f"the exact method on {len(X):,} rows needs {needed / 1e9:.1f} GB and may use "
-            f"{limit / 1e9:.1f} GB; use {option('mode', 'features')} or fewer "
-            f"rows, or allow more memory ({option('memory')})"
+            f"{limit / 1e9:.1f} GB; use features ({option('features', 'auto')}) or fewer rows, or "
+            f"allow more memory ({option('max_memory')})"
         )
     fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
-    if options.mode == "exact" or (options.mode == "auto" and fits):
+    if options.features is None or (options.features == "auto" and fits):
         return Opened(DenseKernel(kernel, X, Y, advance), needed, limit)
-    batch = min(options.batch_size, len(X))
+    batch = min(options.learner.batch_size, len(X))
     if batch > WINDOW_ROWS and 32 * batch**2 > limit:
         raise StreamTooLargeError(
             f"mini-batches of {batch:,} rows need {32 * batch**2 / 1e9:.1f} GB and may use "
             f"{limit / 1e9:.1f} GB; use a smaller {named('batch_size')}, or "
-            f"allow more memory ({option('memory')})"
+            f"allow more memory ({option('max_memory')})"
         )
     features = choose_features(kernel, X, feature_count(options.features, len(X)), options.seed)
     # Nystroem features are an approximation anyway, and may be stored with less precision
@@ -105,17 +105,17 @@ def exact_memory(n: int, dimensions: int, outputs: int) -> int:
     return 12 * n**2 + beside + 32 * min(n, DENSE_LEAVE_ONE_OUT_ROWS) ** 2
 
 
-def memory_limit(memory: int | None) -> int:
+def memory_limit(max_memory: float | str) -> int:
     """Returns the given number of bytes, or half of the free memory, at most 4 GB."""
-    if memory is not None:
-        return int(memory)
+    if not isinstance(max_memory, str):
+        return int(max_memory)
     free = free_memory(torch.device("cpu"))
     return MOST_MEMORY if free is None else min(MOST_MEMORY, free // 2)
 
 
-def feature_count(features: int | None, n: int) -> int:
+def feature_count(features: int | Auto, n: int) -> int:
     """Returns the given number of Nyström features, or as many as are quick for n rows."""
-    if features is not None:
+    if not isinstance(features, str):
         return features
     affordable = round(math.sqrt(FEATURE_WORK / n) / FEATURE_STEP) * FEATURE_STEP
     return min(max(FEWEST_FEATURES, affordable), MOST_FEATURES)

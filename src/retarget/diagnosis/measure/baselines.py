@@ -11,19 +11,19 @@ from retarget.diagnosis.answers import BaselineKind
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import Predictions
 from retarget.diagnosis.measure.holdout import Asked
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.offline.aims import Aim
 from retarget.theory.stream_kernel import StreamKernel
 
-Predictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+BatchPredictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 COUNTED = 0.01  # rows discounted below this weight are left out
 REFITS = 40  # how often a progressive evaluation refits such a model
 
 
 def baseline_predictions(
-    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: Options
+    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: DiagnosisOptions
 ) -> dict[BaselineKind, Predictions]:
     """Returns the predictions of each baseline for held-out rows (None: progressive).
 
@@ -48,7 +48,7 @@ def baseline_predictions(
 
 
 def _recent_predictions(
-    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: Options
+    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: DiagnosisOptions
 ) -> Predictions | None:
     """Returns the predictions of the batch model of recent rows; None if there is no such model."""
     recent, scales = options.batch_model, stream.target_scales
@@ -67,8 +67,12 @@ def _recent_predictions(
 
 
 def fitted(
-    kernel: StreamKernel, stop: int, recent: Aim, options: Options, scales: NDArray[np.float64]
-) -> Predictor:
+    kernel: StreamKernel,
+    stop: int,
+    recent: Aim,
+    options: DiagnosisOptions,
+    scales: NDArray[np.float64],
+) -> BatchPredictor:
     """Returns the batch model of the recent rows before `stop`, as a function of queries."""
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
     rows = max(rows, 2)  # one row has no leave-one-out error

@@ -11,7 +11,7 @@ RESAMPLES = 1000
 # Resampling a million rows a thousand times would take minutes. Rows are assigned to this many
 # parts and the parts are resampled, which gives the mean the same variance.
 RESAMPLED_PARTS = 4000
-Samples = NDArray[np.float64]  # (1 + resamples,) a mean, then its resampled values
+Resamples = NDArray[np.float64]  # (1 + resamples,) a mean, then its resampled values
 
 
 class Bootstrap:
@@ -31,7 +31,7 @@ class Bootstrap:
         self._counts = counts.astype(np.float64)
         self._sizes = self._counts @ np.bincount(self._part, minlength=parts)
 
-    def means(self, values: NDArray[np.float64]) -> Samples:
+    def means(self, values: NDArray[np.float64]) -> Resamples:
         """Returns the mean, then the means of the resamples."""
         if not np.isfinite(values).all():
             return np.full(1 + RESAMPLES, math.nan)
@@ -39,14 +39,14 @@ class Bootstrap:
         return np.append(values.mean(), (self._counts @ sums) / self._sizes)
 
 
-def estimate(samples: Samples) -> Estimate:
+def estimate(samples: Resamples) -> Estimate:
     """Returns a value and its 95% interval; unknown unless all three are finite numbers."""
     with np.errstate(invalid="ignore"):
         found = samples[0], *np.percentile(samples[1:], [2.5, 97.5])
     return Estimate(*map(float, found)) if np.isfinite(found).all() else UNKNOWN
 
 
-def ratio(above: Samples, below: Samples) -> Estimate:
+def ratio(above: Resamples, below: Resamples) -> Estimate:
     """Returns how far one mean is above another, relative to the other.
 
     Equal means differ by 0, even if both are 0; above a mean of 0 it is infinite.
@@ -62,7 +62,7 @@ def ratio(above: Samples, below: Samples) -> Estimate:
     return Estimate(float(change[0]), float(low), float(high))
 
 
-def gap_closed(batch: Samples, online: Samples, other: Samples) -> Estimate:
+def gap_closed(batch: Resamples, online: Resamples, other: Resamples) -> Estimate:
     """Returns the share of the online learner's excess loss that another learner removes.
 
     Unknown unless the online loss is above the batch model's with 95% confidence.
@@ -73,7 +73,7 @@ def gap_closed(batch: Samples, online: Samples, other: Samples) -> Estimate:
         return estimate((online - other) / (online - batch))
 
 
-def any_of(runs: list[Samples], seed: int) -> Samples:
+def any_of(runs: list[Resamples], seed: int) -> Resamples:
     """Combines several runs: their mean, and in each resample a random one of them.
 
     So the interval reflects chance in the order as well as in the rows.
@@ -82,6 +82,6 @@ def any_of(runs: list[Samples], seed: int) -> Samples:
         return np.full_like(runs[0], math.nan)
     made = np.array(runs)
     drawn = np.random.default_rng(seed).integers(len(runs), size=made.shape[1])
-    chosen: Samples = made[drawn, np.arange(made.shape[1])]
+    chosen: Resamples = made[drawn, np.arange(made.shape[1])]
     chosen[0] = made[:, 0].mean()
     return chosen

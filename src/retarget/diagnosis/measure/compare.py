@@ -21,21 +21,21 @@ from retarget.diagnosis.answers import (
     Metric,
     Question,
     Score,
-    Trial,
+    TriedChange,
 )
 from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.bootstrap import (
     Bootstrap,
-    Samples,
+    Resamples,
     any_of,
     estimate,
     gap_closed,
     ratio,
 )
-from retarget.diagnosis.measure.choose import Learned
 from retarget.diagnosis.measure.holdout import Split, as_tensors
-from retarget.diagnosis.measure.trials import offline_errors
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.measure.learn import LearnedStream
+from retarget.diagnosis.measure.passes import offline_errors
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.theory.losses import nearest_distributions
@@ -43,7 +43,7 @@ from retarget.theory.stream_kernel import StreamKernel
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
 LEAST_PROBABILITY = 1e-3  # for the log-loss: predictions of a least-squares model reach 0
-Name = LearnerName | tuple[Change, float]  # a learner, or a change that was tried
+Predictor = LearnerName | tuple[Change, float]  # a learner, or a change that was tried
 Predictions = NDArray[np.float64]  # (m, c) for rows that a learner has not learned
 
 
@@ -59,7 +59,7 @@ class Ruler(NamedTuple):
         """Returns (m,) the loss on each row, in the user's units; the score is their mean."""
         return losses(predicted, self.truth, self.metric)
 
-    def means(self, predicted: Predictions) -> Samples:
+    def means(self, predicted: Predictions) -> Resamples:
         """Returns the mean loss and its resampled values."""
         return self.bootstrap.means(self.losses(predicted))
 
@@ -67,7 +67,7 @@ class Ruler(NamedTuple):
         """Returns the mean squared error."""
         return estimate(self.bootstrap.means(losses(predicted, self.truth, "squared")))
 
-    def right(self, predicted: Predictions) -> Samples:
+    def right(self, predicted: Predictions) -> Resamples:
         """Returns the share of rows whose class is right, and its resampled values."""
         return self.bootstrap.means(1 - losses(predicted, self.truth, "accuracy"))
 
@@ -76,7 +76,7 @@ class Ruler(NamedTuple):
         return estimate(self.right(predicted)) if self.truth.kind == "classification" else None
 
 
-def rulers(parted: Split, options: Options) -> Iterator[Ruler]:
+def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
     """Yields what predictions are measured with, for each question.
 
     Raises:
@@ -105,12 +105,10 @@ def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.
     are projected onto the simplex to be probabilities ("log-loss", at least 0.001 each); a wrong
     class costs 1 ("accuracy"), or as much more as its class is rarer ("balanced-accuracy").
     """
-    gap = (truth.Y - predicted) * truth.target_scales
-    with np.errstate(over="ignore", invalid="ignore"):
-        if metric in ("auto", "squared"):
-            return np.asarray(np.square(gap).mean(axis=1))
-        if metric == "absolute":
-            return np.asarray(np.abs(gap).mean(axis=1))
+    if metric in ("auto", "squared"):
+        return truth.squared(truth.Y - predicted)
+    if metric == "absolute":
+        return np.asarray(np.abs((truth.Y - predicted) * truth.target_scales).mean(axis=1))
     known, of = np.isfinite(predicted).all(axis=1), truth.Y.argmax(axis=1)
     found = np.full(len(of), math.nan)
     if metric == "log-loss":
@@ -126,11 +124,11 @@ def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.
 
 
 def compare(
-    predicted: Mapping[Name, Predictions],
+    predicted: Mapping[Predictor, Predictions],
     baselines: Mapping[BaselineKind, Predictions],
     ruler: Ruler,
     parted: Split,
-    options: Options,
+    options: DiagnosisOptions,
 ) -> Answer:
     """Answers one question: scores the learners' predictions and what was tried.
 
@@ -143,7 +141,7 @@ def compare(
     batch = own["offline"]
     if not options.batch_model.is_all:
         batch = baselines.get("recent", batch)
-    reference, online = ruler.means(batch), ruler.means(own["online"])
+    batch_loss, online = ruler.means(batch), ruler.means(own["online"])
     squared = (ruler.error(part).value for part in (own["online"], baselines["constant"]))
     useful = next(squared) <= DIVERGED * next(squared)
     classes, corrections = truth.kind == "classification", LEARNERS[2:]
@@ -164,15 +162,15 @@ def compare(
                 ruler.accuracy(made),
                 estimate(ruler.means(made)),
                 online=ratio(online, ruler.means(made)),
-                batch=ratio(reference, ruler.means(made)),
+                batch=ratio(batch_loss, ruler.means(made)),
                 aim=options.aim if kind == "recent" else "",
             )
             for kind, made in baselines.items()
         ),
-        excess=ratio(online, reference),
+        excess=ratio(online, batch_loss),
         accuracy_gap=estimate(ruler.right(batch) - ruler.right(own["online"])) if classes else None,
         gap_closed={
-            name: gap_closed(reference, online, ends[name]) if useful else UNKNOWN
+            name: gap_closed(batch_loss, online, ends[name]) if useful else UNKNOWN
             for name in corrections
         },
         effect={name: ratio(ends[name], online) if useful else UNKNOWN for name in corrections},
@@ -192,7 +190,9 @@ def _score(name: LearnerName, predicted: Predictions, ruler: Ruler) -> Score:
     return Score(name, ruler.question, error, accuracy, estimate(ruler.means(predicted)), by_target)
 
 
-def _trials(predicted: Mapping[Name, Predictions], ruler: Ruler, seed: int) -> tuple[Trial, ...]:
+def _trials(
+    predicted: Mapping[Predictor, Predictions], ruler: Ruler, seed: int
+) -> tuple[TriedChange, ...]:
     """Returns the effect of each change; all random orders count as one.
 
     A progressive evaluation uses the second half of the stream: the first half chose the rate.
@@ -200,32 +200,32 @@ def _trials(predicted: Mapping[Name, Predictions], ruler: Ruler, seed: int) -> t
     start = len(ruler.truth) // 2 if ruler.question == "progressive" else 0
     bootstrap = ruler.bootstrap if not start else Bootstrap(len(ruler.truth) - start, seed)
 
-    def means(made: Predictions) -> Samples:
+    def means(made: Predictions) -> Resamples:
         return bootstrap.means(ruler.losses(made)[start:])
 
     tried = {change: made for change, made in predicted.items() if isinstance(change, tuple)}
     online = means(predicted["online"])
     trials = [
-        Trial(change, value, ratio(means(made), online))
+        TriedChange(change, value, ratio(means(made), online))
         for (change, value), made in tried.items()
         if change != "order"
     ]
     orders = [means(made) for (change, _), made in tried.items() if change == "order"]
     if orders:
-        trials.append(Trial("order", len(orders), ratio(any_of(orders, seed), online)))
+        trials.append(TriedChange("order", len(orders), ratio(any_of(orders, seed), online)))
     return tuple(trials)
 
 
 def progressive_predictions(
-    kernel: StreamKernel, learned: Learned, gamma: float, batch_size: int
-) -> dict[Name, Predictions]:
+    kernel: StreamKernel, learned: LearnedStream, gamma: float, batch_size: int
+) -> dict[Predictor, Predictions]:
     """Returns each learner's predictions for rows that it has not learned yet.
 
     The batch model is trained on all rows before the mini-batch; the iteratively corrected one
     predicts a block before learning it. The exactly corrected one is left out: it is right only at
     the end of the stream.
     """
-    made: dict[Name, Tensor | None] = {}
+    made: dict[Predictor, Tensor | None] = {}
     if "offline" in learned.coefficients:
         made["offline"] = offline_errors(kernel, gamma, batch_size)
     if "online" in learned.coefficients:
@@ -239,10 +239,12 @@ def progressive_predictions(
 
 
 def held_out_predictions(
-    kernel: StreamKernel, rows: Stream, learned: Learned
-) -> dict[Name, Predictions]:
+    kernel: StreamKernel, rows: Stream, learned: LearnedStream
+) -> dict[Predictor, Predictions]:
     """Returns each learner's predictions for held-out rows, at the end of the stream."""
-    ends: dict[Name, Tensor | None] = {name: learned.coefficients.get(name) for name in LEARNERS}
+    ends: dict[Predictor, Tensor | None] = {
+        name: learned.coefficients.get(name) for name in LEARNERS
+    }
     ends |= {change: run.coefficients for change, run in learned.changed.items()}
     known = {name: end for name, end in ends.items() if end is not None}
     return dict(zip(known, predictions(kernel, rows, list(known.values())), strict=True))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from retarget.diagnosis.answers import Evaluation, Question
 from retarget.diagnosis.dialect import option
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 
@@ -52,7 +52,7 @@ class Split(NamedTuple):
 Held = dict[Question, NDArray[np.int64]]  # positions in the stream, in order
 
 
-def split(stream: Stream, test: Stream | None, options: Options) -> Split:
+def split(stream: Stream, test: Stream | None, options: DiagnosisOptions) -> Split:
     """Holds out rows of a stream of numbers according to the options."""
     evaluation = options.evaluation_with(test)
     _require_numbers("the stream", stream)
@@ -61,7 +61,7 @@ def split(stream: Stream, test: Stream | None, options: Options) -> Split:
     return split_at(stream, held, test, options)
 
 
-def split_at(stream: Stream, held: Held, test: Stream | None, options: Options) -> Split:
+def split_at(stream: Stream, held: Held, test: Stream | None, options: DiagnosisOptions) -> Split:
     """Returns the split of a stream of which these rows are held out."""
     _require_numbers("the stream", stream)
     learned = np.ones(len(stream), dtype=bool)
@@ -87,7 +87,7 @@ def split_at(stream: Stream, held: Held, test: Stream | None, options: Options) 
 def held_out(
     rows: int,
     evaluation: Evaluation,
-    options: Options,
+    options: DiagnosisOptions,
     classes: np.ndarray | None,
     groups: np.ndarray | None = None,
 ) -> Held:

@@ -31,11 +31,11 @@ from retarget.diagnosis.dialect import option
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.import_path import USER_ERRORS, reason
+from retarget.theory.stream_kernel import Advance
 
 PREDICTED_AT_ONCE = 4096  # rows
 
-Advance = Callable[[int], None]  # called with the number of rows done
-Loss = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class ModelFailedError(Exception):
@@ -303,7 +303,7 @@ class TorchModel(OnlineModel):
         self,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
-        loss: Loss,
+        loss: LossFunction,
         stream: Stream,
         batch_size: int,
     ) -> None:
@@ -351,8 +351,8 @@ class TorchModel(OnlineModel):
 
 
 def _copied(
-    module: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss
-) -> tuple[nn.Module, torch.optim.Optimizer, Loss]:
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss: LossFunction
+) -> tuple[nn.Module, torch.optim.Optimizer, LossFunction]:
     """Copies all three; the copied optimizer refers to the copied module's parameters."""
     memo: dict[int, Any] = {}
     module = copy.deepcopy(module, memo)

@@ -6,20 +6,21 @@ whether it follows them. The rows of the stream make the choice, held-out rows p
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from retarget.diagnosis.answers import TOO_LARGE
-from retarget.diagnosis.measure.choose import choose_block, choose_correction, choose_gamma
-from retarget.diagnosis.measure.trials import IterativeCorrection, follow, offline_aims
-from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel
+from retarget.diagnosis.measure.choose import choose_block, choose_gamma
+from retarget.diagnosis.measure.choose_correction import choose_correction
+from retarget.diagnosis.measure.passes import IterativeCorrection, follow, offline_aims
+from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
 from retarget.diagnosis.models.equivalent import Machine
 from retarget.diagnosis.models.runs import pass_in_order
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.theory.stream_kernel import Advance
 
 # A network often follows only targets that are smaller than those its kernel asks for. So these are
 # tried as well: multiples of the batch model's ridge, each with a least stabilizer in multiples of
@@ -35,7 +36,7 @@ class Candidate(NamedTuple):
     words: str
 
 
-class Correction(NamedTuple):
+class ModelCorrection(NamedTuple):
     """The targets (n, c) that were chosen, and the model trained on them; None if it always failed.
 
     `before_blocks` (n, c) are its predictions before any row of a block was learned.
@@ -48,17 +49,21 @@ class Correction(NamedTuple):
 
 
 def best_correction(
-    model: OnlineModel, machine: Machine, stream: Stream, options: Options, advance: Advance
-) -> Correction | None:
+    model: OnlineModel,
+    machine: Machine,
+    stream: Stream,
+    options: DiagnosisOptions,
+    advance: Advance,
+) -> ModelCorrection | None:
     """Trains the model on every candidate, and keeps the one that leaves it with the least error.
 
     The error is that on the stream's own rows. Targets of a usable size come first. Returns None if
     there are no corrected targets. A model that fails is not an error here; a kernel without a
     batch model is.
     """
-    block = choose_block(replace(options, batch_size=machine.learner.batch_size), len(stream))
+    block = choose_block(options.block_size, machine.learner.batch_size, len(stream))
     failures: list[str] = []
-    best: Correction | None = None
+    best: ModelCorrection | None = None
     least = (True, True, math.inf)
     for targets, words in candidates(machine, stream, options, block):
         trained, before, error = None, np.full_like(targets, math.nan), math.inf
@@ -71,13 +76,13 @@ def best_correction(
             failures.append(f"On {words}, {failure}.")
         rank = trained is None, stream.farthest(targets) > TOO_LARGE, error
         if best is None or rank < least:
-            best, least = Correction(targets, trained, before, ()), rank
+            best, least = ModelCorrection(targets, trained, before, ()), rank
     return best and best._replace(failures=tuple(failures))
 
 
 @torch.no_grad()
 def candidates(
-    machine: Machine, stream: Stream, options: Options, block: int
+    machine: Machine, stream: Stream, options: DiagnosisOptions, block: int
 ) -> Iterator[Candidate]:
     """Yields the correction that serves the kernel machine best, then gentler ones.
 
@@ -88,7 +93,7 @@ def candidates(
     gamma = choose_gamma(options, kernel, stream.target_scales)
     choice, _ = choose_correction(kernel, learner, gamma, block, options.ridge)
     first = choice.gamma.value, choice.ridge.value
-    gentler = GENTLER if gamma.automatic and options.ridge is None else ()
+    gentler = GENTLER if gamma.automatic and options.ridge == "auto" else ()
     scale = kernel.mean_diagonal()
     pairs = [first]
     pairs += [

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from retarget.diagnosis.measure.approximation import FEATURE_WORK, MOST_FEATURES
-from retarget.diagnosis.measure.trials import OVERFLOW, follow
+from retarget.diagnosis.measure.passes import OnlineRun, follow
 from retarget.diagnosis.models.adapters import (
-    Loss,
+    LossFunction,
     OneByOneModel,
     OnlineModel,
     PartialFitModel,
@@ -26,9 +26,8 @@ from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
-from retarget.theory.dual import Window
 from retarget.theory.response import remaining_start
-from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, Part, StreamKernel
+from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, StreamKernel
 
 MOST_ROWS = 4000  # for a dense kernel
 LARGEST_CLIP = 1e9  # a larger clipping threshold never has an effect
@@ -224,7 +223,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     return Description(words, kernel, learner, start)
 
 
-def _as_learner(model: TorchModel, optimizer: Any, loss: Loss) -> SGD:
+def _as_learner(model: TorchModel, optimizer: Any, loss: LossFunction) -> SGD:
     """Returns the optimizer and the loss as an `SGD` on half the squared error."""
     b = model.batch_size
     factors = [squared_error_factor(loss, rows, model.outputs) for rows in (1, 2, b)]
@@ -250,7 +249,7 @@ def _as_learner(model: TorchModel, optimizer: Any, loss: Loss) -> SGD:
     return replace(learner, lr=one * learner.lr, weight_decay=learner.weight_decay / one)
 
 
-def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
+def squared_error_factor(loss: LossFunction, rows: int, outputs: int) -> float | None:
     """Returns a if the measured gradient of the loss is a (p - y) for so many rows, else None."""
     generator = torch.Generator().manual_seed(rows)
     factors = []
@@ -322,37 +321,6 @@ def open_description(description: Description, X: Tensor, Y: Tensor) -> Machine:
     return Machine(description.learner, DenseKernel(kernel, X, Y - start), start)
 
 
-class _Following:
-    """One online pass that records what the learner predicts for each row right after its step."""
-
-    def __init__(self, kernel: StreamKernel, learner: SGD, targets: Tensor) -> None:
-        self.failure: str | None = None
-        self.after = torch.empty_like(targets)
-        self.state, self._targets = kernel.learner(learner), targets
-
-    def learn(self, part: Part) -> None:
-        """Learns the next rows, unless its errors overflow."""
-        window = self.state.window(part.panel)
-        errors = window.errors(self._targets[part.rows])
-        if not bool((errors.abs() < OVERFLOW).all()):
-            self.failure = f"diverged between rows {part.rows.start + 1} and {part.rows.stop}"
-            return
-        self.after[part.rows] = predictions_after_steps(window, errors)
-        self.state.learn(window, errors)
-
-
-def predictions_after_steps(window: Window, errors: Tensor) -> Tensor:
-    """Returns (m, c) predictions for each row right after its step, given the errors."""
-    memory = window.memory
-    if memory.responses is None:
-        rates = window.gram.new_tensor(memory.deposit[0, memory.step_of])
-        own_step = torch.from_numpy(memory.step_of[:, None] == memory.step_of)
-        coupling = window.coupling + window.gram * own_step * rates
-    else:
-        coupling = window.spread(memory.responses[0][memory.step_of + 1]).mul_(window.gram)
-    return window.inherited(memory.carry[memory.step_of + 1]) + coupling @ errors
-
-
 @torch.no_grad()
 def predicted_movement(machine: Machine) -> np.ndarray | None:
     """Returns (n, c) how far theory moves each row's prediction from after its step to the end.
@@ -363,10 +331,10 @@ def predicted_movement(machine: Machine) -> np.ndarray | None:
     n = len(kernel)
     left = start.new_tensor(remaining_start(learner, n))[:, None]
     next_step = (torch.arange(n) // learner.batch_size + 1) * learner.batch_size
-    run = _Following(kernel, learner, kernel.Y + (1 - left[:-1]) * start)
+    run = OnlineRun(kernel, learner, kernel.Y + (1 - left[:-1]) * start, after_steps=True)
     follow(kernel, [run], learner.batch_size)
-    if run.failure:
+    if run.coefficients is None or run.after_steps is None:
         return None
-    end = kernel.values(run.state.coefficients) + left[-1] * start
-    movement: np.ndarray = (end - run.after - left[next_step.clamp(max=n)] * start).numpy()
+    end = kernel.values(run.coefficients) + left[-1] * start
+    movement: np.ndarray = (end - run.after_steps - left[next_step.clamp(max=n)] * start).numpy()
     return movement

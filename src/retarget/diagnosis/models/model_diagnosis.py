@@ -18,7 +18,7 @@ from retarget.diagnosis.answers import (
 )
 from retarget.diagnosis.measure.bootstrap import (
     Bootstrap,
-    Samples,
+    Resamples,
     any_of,
     estimate,
     gap_closed,
@@ -27,8 +27,8 @@ from retarget.diagnosis.measure.bootstrap import (
 from retarget.diagnosis.measure.compare import Predictions, Ruler, losses, rulers
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split, as_tensors
-from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel
-from retarget.diagnosis.models.correction import Correction, best_correction
+from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
+from retarget.diagnosis.models.correction import ModelCorrection, best_correction
 from retarget.diagnosis.models.equivalent import (
     NoDescriptionError,
     describe,
@@ -47,17 +47,18 @@ from retarget.diagnosis.models.runs import (
     progressive_batch,
     rows_for_orders,
 )
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.errors import ModelRunError, RetargetError
 from retarget.progress import PatientBar
+from retarget.theory.stream_kernel import Advance
 
 Said = dict[Question, Predictions]  # what a model predicts for the rows of each question
 
 
 def diagnose_model(
-    parted: Split, options: Options, *, progress: bool | None = None
+    parted: Split, options: DiagnosisOptions, *, progress: bool | None = None
 ) -> ModelDiagnosis:
     """Trains the user's model on the stream in every way, and compares the results.
 
@@ -96,14 +97,14 @@ class _Theory(NamedTuple):
 
     words: str
     movement: np.ndarray | None = None
-    correction: Correction | None = None
+    correction: ModelCorrection | None = None
 
 
 class _Diagnosing:
     """The runs of one model. If any but the first fails, that is noted and the others still run."""
 
     def __init__(
-        self, model: OnlineModel, parted: Split, options: Options, advance: Advance
+        self, model: OnlineModel, parted: Split, options: DiagnosisOptions, advance: Advance
     ) -> None:
         self._model, self._parted, self._stream = model, parted, parted.stream
         self._options, self._seed, self._advance = options, options.seed, advance
@@ -289,7 +290,7 @@ class _Diagnosing:
         ruler, came = trained.rulers[question], trained.came[question]
         runs = [said[question] for said in trained.said] or [np.full(came.shape, math.nan)]
 
-        def over_runs(measure: Callable[[Predictions], Samples]) -> Samples:
+        def over_runs(measure: Callable[[Predictions], Resamples]) -> Resamples:
             return any_of([measure(run) for run in runs], self._seed)
 
         loss, classes = over_runs(ruler.means), self._stream.kind == "classification"

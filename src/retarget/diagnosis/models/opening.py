@@ -17,7 +17,7 @@ from retarget.diagnosis.models.adapters import (
     TorchModel,
     seeded,
 )
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.import_path import called, imported
@@ -26,7 +26,7 @@ from retarget.learners import Reduction
 LARGER_BATCHES = (8, 32)  # rows, tried if a model cannot learn a mini-batch
 
 
-def open_model(stream: Stream, options: Options) -> OnlineModel:
+def open_model(stream: Stream, options: DiagnosisOptions) -> OnlineModel:
     """Returns the user's model, ready to run, after checking that a copy learns one mini-batch.
 
     `options` hold the model, its options, and the learner for a torch module without an optimizer.
@@ -106,12 +106,12 @@ def _made(model: Any, model_options: Any) -> Any:
     return found
 
 
-def _adapted(model: Any, stream: Stream, options: Options) -> OnlineModel:
+def _adapted(model: Any, stream: Stream, options: DiagnosisOptions) -> OnlineModel:
     parts = model if isinstance(model, tuple) else (model,)
     if parts and isinstance(parts[0], nn.Module):
         return _adapted_network(parts, stream, options)
     if hasattr(model, "partial_fit") and hasattr(model, "predict"):
-        return PartialFitModel(model, stream, options.batch_size)
+        return PartialFitModel(model, stream, options.learner.batch_size)
     if hasattr(model, "learn_one") and hasattr(model, "predict_one"):
         return OneByOneModel(model, stream)
     raise InvalidTypeError(
@@ -120,7 +120,9 @@ def _adapted(model: Any, stream: Stream, options: Options) -> OnlineModel:
     )
 
 
-def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -> TorchModel:
+def _adapted_network(
+    parts: tuple[Any, ...], stream: Stream, options: DiagnosisOptions
+) -> TorchModel:
     module, others = parts[0], list(parts[1:])
     optimizers = [part for part in others if isinstance(part, torch.optim.Optimizer)]
     losses = [part for part in others if callable(part) and part not in optimizers]
@@ -134,10 +136,10 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
             f"the module {type(module).__name__} has no parameter that requires a gradient; there "
             "is nothing to learn"
         )
-    loss = losses[0] if losses else HalfSquaredError(options.reduction)
+    loss = losses[0] if losses else HalfSquaredError(options.learner.reduction)
     if optimizers:
-        return TorchModel(module, optimizers[0], loss, stream, options.batch_size)
-    if isinstance(options.lr, str):
+        return TorchModel(module, optimizers[0], loss, stream, options.learner.batch_size)
+    if options.choose_lr:
         raise InvalidInputError(
             f"the module {type(module).__name__} comes without an optimizer and {named('lr')} is "
             f"'auto'; give {option('lr')}, or return (module, optimizer) from the factory"
@@ -149,12 +151,12 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
             module(torch.zeros(1, stream.X.shape[1]))
     optimizer = torch.optim.SGD(
         [parameter for parameter in module.parameters() if parameter.requires_grad],
-        lr=options.lr,
-        momentum=options.momentum,
-        nesterov=options.nesterov,
-        weight_decay=options.weight_decay,
+        lr=options.learner.rate(0),
+        momentum=options.learner.momentum,
+        nesterov=options.learner.nesterov,
+        weight_decay=options.learner.weight_decay,
     )
-    return TorchModel(module, optimizer, loss, stream, options.batch_size)
+    return TorchModel(module, optimizer, loss, stream, options.learner.batch_size)
 
 
 class HalfSquaredError:

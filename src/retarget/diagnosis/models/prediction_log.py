@@ -11,7 +11,7 @@ from retarget.diagnosis.measure.compare import rulers
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split
 from retarget.diagnosis.models.runs import movement_by_group
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
@@ -22,7 +22,7 @@ def from_predictions(
     stream: Stream,
     predictions: Any = None,
     predictions_after: Any = None,
-    options: Options | None = None,
+    options: DiagnosisOptions | None = None,
 ) -> ModelDiagnosis:
     """Diagnoses a log of a model's predictions, without the model.
 
@@ -48,7 +48,7 @@ def from_predictions(
     end = nothing
     if predictions_after is not None:
         end = _logged("predictions_after", predictions_after, stream)
-    options = options or Options()
+    options = options or DiagnosisOptions()
     (ruler,) = rulers(Split(stream, {}, options.hold_out == "group"), options)
     came = ModelScore(
         "as it came",

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from retarget.diagnosis.measure.groups import Partition, directions
-from retarget.diagnosis.models.adapters import Advance, OnlineModel, seeded
+from retarget.diagnosis.models.adapters import OnlineModel, seeded
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
+from retarget.theory.stream_kernel import Advance
 
 ORDERS = 10
 STEPS = 300_000  # for all random orders together, and for all epochs of a batch model
@@ -26,7 +27,7 @@ HELD_ASIDE = 0.1  # share of the rows that decides when a batch model stops
 REFITS = 4  # how often a progressive evaluation trains the batch model anew
 ROWS_AT_ONCE = 4096
 
-Moments = tuple[tuple[int, np.ndarray], ...]
+Checkpoints = tuple[tuple[int, np.ndarray], ...]
 
 
 class Passage(NamedTuple):
@@ -39,7 +40,7 @@ class Passage(NamedTuple):
     before: np.ndarray
     after: np.ndarray
     end: np.ndarray
-    moments: Moments
+    moments: Checkpoints
     model: OnlineModel
 
 
@@ -91,7 +92,7 @@ def checkpoints(groups: Partition, outputs: int, batch_size: int) -> list[int]:
 
 
 def movement_by_group(
-    stream: Stream, groups: Partition, after: np.ndarray, moments: Moments, batch_size: int
+    stream: Stream, groups: Partition, after: np.ndarray, moments: Checkpoints, batch_size: int
 ) -> GroupShift:
     """Computes how groups moved each other, from predictions `after` learning and at `moments`.
 

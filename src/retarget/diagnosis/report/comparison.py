@@ -1,5 +1,6 @@
 """Compares a diagnosis with an earlier one: before and after a change."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from retarget.diagnosis.answers import Estimate
-from retarget.diagnosis.report.schema import DiagnosisJson
+from retarget.diagnosis.report.schema import DIAGNOSIS_JSON
 from retarget.diagnosis.report.words import LEARNERS, QUESTIONS, number, percent, with_interval
 from retarget.errors import InvalidInputError
 from retarget.storage import user_path
@@ -23,7 +24,7 @@ class Compared(NamedTuple):
     change: str
 
 
-def read_earlier(path: Path) -> DiagnosisJson:
+def read_earlier(path: Path) -> dict[str, Any]:
     """Reads the JSON of an earlier run.
 
     Raises:
@@ -34,7 +35,7 @@ def read_earlier(path: Path) -> DiagnosisJson:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"--compare is {path}, which cannot be read: {error}") from error
     try:
-        return DiagnosisJson.model_validate_json(text)
+        DIAGNOSIS_JSON.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -42,45 +43,50 @@ def read_earlier(path: Path) -> DiagnosisJson:
             f"--compare is {path}, which is not the result of a diagnosis: {where}: "
             f"{first['msg']}; expected the diagnosis.json of an earlier run of this version"
         ) from error
+    earlier: dict[str, Any] = json.loads(text)
+    return earlier
 
 
-def compared_with(earlier: DiagnosisJson, now: dict[str, Any]) -> list[Compared]:
+def compared_with(earlier: dict[str, Any], now: dict[str, Any]) -> list[Compared]:
     """Returns what changed, line by line: the verdict, and the scores on the same questions.
 
     The two runs may have other rows, so their difference has no interval of its own: it is called
     clear only if the two intervals do not overlap.
     """
-    later = DiagnosisJson.model_validate(now)
-    if earlier.kind != later.kind or earlier.targets != later.targets:
+    if earlier["kind"] != now["kind"] or earlier["targets"] != now["targets"]:
         raise InvalidInputError(
-            f"the earlier run was a {earlier.kind} of {shown(earlier.targets)}, this one is a "
-            f"{later.kind} of {shown(later.targets)}; compare runs with the same targets"
+            f"the earlier run was a {earlier['kind']} of {shown(earlier['targets'])}, this one is "
+            f"a {now['kind']} of {shown(now['targets'])}; compare runs with the same targets"
         )
+    kinds = earlier["verdict"]["kind"], now["verdict"]["kind"]
     lines = [
-        Compared("Verdict", earlier.verdict.kind, later.verdict.kind, _same(earlier, later)),
-        Compared("Rows learned", f"{earlier.rows:,}", f"{later.rows:,}", ""),
+        Compared("Verdict", *kinds, "the same" if kinds[0] == kinds[1] else "another"),
+        Compared("Rows learned", f"{earlier['rows']:,}", f"{now['rows']:,}", ""),
     ]
-    before = {answer.question: answer for answer in earlier.answers}
-    for answer in later.answers:
-        if answer.question not in before:
+    before = {answer["question"]: answer for answer in earlier["answers"]}
+    for answer in now["answers"]:
+        question = answer["question"]
+        if question not in before:
             continue
-        old = {score.learner: score for score in before[answer.question].scores}
-        for score in answer.scores:
-            was, measure = old[score.learner], "error" if score.accuracy is None else "accuracy"
-            pair = was.accuracy or was.error, score.accuracy or score.error
-            label = f"{LEARNERS[score.learner]}, {measure}, {QUESTIONS[answer.question]}"
-            lines.append(_line(label, pair[0].estimate, pair[1].estimate, measure))
-        gaps = before[answer.question].excess.estimate, answer.excess.estimate
-        lines.append(_line(f"gap, {QUESTIONS[answer.question]}", *gaps, "gap"))
+        pairs = zip(before[question]["scores"], answer["scores"], strict=True)
+        for was, score in pairs:
+            measure = "error" if score["accuracy"] is None else "accuracy"
+            label = f"{LEARNERS[score['learner']]}, {measure}, {QUESTIONS[question]}"
+            lines.append(_line(label, was[measure], score[measure], measure))
+        gaps = before[question]["excess"], answer["excess"]
+        lines.append(_line(f"gap, {QUESTIONS[question]}", *gaps, "gap"))
     return lines
 
 
-def _same(earlier: DiagnosisJson, later: DiagnosisJson) -> str:
-    return "the same" if earlier.verdict.kind == later.verdict.kind else "another"
+def as_estimate(interval: dict[str, float | None]) -> Estimate:
+    """Returns an interval of the JSON, with NaN for null."""
+    parts = (interval[end] for end in ("value", "low", "high"))
+    return Estimate(*(math.nan if part is None else part for part in parts))
 
 
-def _line(label: str, was: Estimate, became: Estimate, measure: str) -> Compared:
-    """Words two estimates and their difference."""
+def _line(label: str, before: Any, now: Any, measure: str) -> Compared:
+    """Words two intervals of the JSON and their difference."""
+    was, became = as_estimate(before), as_estimate(now)
     share = measure != "error"
     texts = with_interval(was, share), with_interval(became, share)
     if not (math.isfinite(was.value) and math.isfinite(became.value)):

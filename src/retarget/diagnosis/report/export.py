@@ -1,10 +1,10 @@
 """Exports a diagnosis as tables in the user's own units, as JSON, as text, or to the terminal."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -12,20 +12,17 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from retarget.diagnosis.answers import TOO_LARGE, Estimate
+from retarget.diagnosis.answers import TOO_LARGE
 from retarget.diagnosis.findings import standing
 from retarget.diagnosis.report.comparison import Compared
+from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
 from retarget.diagnosis.report.words import (
-    LEARNERS,
-    METRICS,
     QUESTIONS,
-    ScoreLine,
     baseline_lines,
     kernel_words,
     learner_lines,
     learner_words,
     listed_names,
-    model_lines,
     tested_on,
     typed,
     with_interval,
@@ -33,17 +30,13 @@ from retarget.diagnosis.report.words import (
 from retarget.diagnosis.result import Diagnosis
 from retarget.text import printable
 
-SCHEMA_VERSION = 1  # of `as_json`; docs/diagnosis.schema.json describes it
-MOST_TARGETS = 3  # on the terminal
-LONGEST_CELL = 40
+if TYPE_CHECKING:
+    from retarget.diagnosis.report.report_tables import ReportTable
+
 DEFINITIONS = (
     "Shift: how far later rows moved what was learned of a row. Gap: the online model's error "
     "above a batch model's. Correction: training on other targets, which make up for the shift."
 )
-
-# Arrays with one row for each row of the stream: they are in the tables, not in the JSON.
-PER_ROW = {"stream", "effective", "corrected", "iterative", "prequential", "density", "changed"}
-PER_ROW_OF_A_MODEL = {"before", "after", "end", "theory", "corrected"}
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -154,10 +147,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     described by docs/diagnosis.schema.json, and changes only with `schema_version`.
     """
     stream, sizes = diagnosis.stream, diagnosis.shift_size
-    found = _fields(diagnosis, PER_ROW)
     stands = {one.question: standing(diagnosis, one) for one in diagnosis.answers}
-    if diagnosis.model is not None:
-        found["model"] = _fields(diagnosis.model, PER_ROW_OF_A_MODEL)
     whole = {
         "schema_version": SCHEMA_VERSION,
         "rows": len(stream),
@@ -166,7 +156,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "features": stream.feature_names,
         "group_column": stream.group_column,
         "notes": stream.notes,
-        **found,
+        **_fields(diagnosis),
         "standing": stands,
         "prequential_error": diagnosis.prequential_error,
         "shift": {
@@ -211,12 +201,10 @@ def numbers(diagnosis: Diagnosis) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _fields(value: Any, left_out: Collection[str] = ()) -> dict[str, Any]:
-    return {
-        field.name: getattr(value, field.name)
-        for field in fields(value)
-        if field.name not in left_out
-    }
+def _fields(value: Any) -> dict[str, Any]:
+    names = (field.name for field in fields(value))
+    left_out = PER_ROW.get(type(value), set())
+    return {name: getattr(value, name) for name in names if name not in left_out}
 
 
 def _row_columns(diagnosis: Diagnosis) -> dict[str, pl.Series]:
@@ -289,22 +277,31 @@ def terminal_parts(diagnosis: Diagnosis, compared: Sequence[Compared] = ()) -> l
 
     `compared` are lines of a comparison with an earlier run.
     """
-    verdict = diagnosis.verdict
-    scores = [_scores(diagnosis, [*learner_lines(diagnosis), *baseline_lines(diagnosis)])]
+    from retarget.diagnosis.report import report_tables as tables  # imports Plotly
+    from retarget.diagnosis.report.charts.scores import measure
+
+    verdict, stream = diagnosis.verdict, diagnosis.stream
+    scores = [tables.first_table(diagnosis)]
     if diagnosis.model is not None:
-        scores.insert(0, _scores(diagnosis, model_lines(diagnosis.model), diagnosis.model.name))
+        scores.append(tables.learner_table(diagnosis))
+    caption = f"with 95% intervals; tested on {tested_on(diagnosis)}"
+    parts = [_table(one, f"{one.label}: {measure(diagnosis).words}", caption) for one in scores]
+    if compared:
+        parts.append(_table(tables.compared_table(compared)))
+    if each := tables.target_table(diagnosis):
+        parts.append(_table(each, f"{each.label}, in its own squared units"))
+    shifted = tables.shifted_table(diagnosis)
+    title = f"The most overwritten rows of {len(stream):,} learned"
     return [
         _text(verdict.headline, style="bold"),
         *(_text(f"- {advice}") for advice in verdict.recommendations),
-        *scores,
-        *([_comparison(compared)] if compared else []),
-        *([_by_target(diagnosis)] if diagnosis.scores[0].by_target else []),
+        *parts,
         _text(DEFINITIONS, style="dim"),
-        _distorted(diagnosis),
-        _text(f"Features used: {listed_names(diagnosis.stream.feature_names)}.", style="dim"),
+        *([_table(shifted, title)] if shifted else []),
+        _text(f"Features used: {listed_names(stream.feature_names)}.", style="dim"),
         _text("What was found:", style="bold"),
         *(_text(f"- {finding}") for finding in verdict.findings),
-        *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
+        *(_text(f"Note: {note}", style="dim") for note in stream.notes),
     ]
 
 
@@ -312,77 +309,13 @@ def _text(text: str, style: str = "") -> Text:
     return Text(printable(typed(text)), style=style)
 
 
-def _scores(diagnosis: Diagnosis, lines: list[ScoreLine], name: str = "") -> Table:
-    """Returns the scores on each question: the accuracy for classes, else the error."""
-    shares = diagnosis.stream.kind == "classification" and diagnosis.metric in ("auto", "accuracy")
-    measure = "share of rows whose class is right" if shares else METRICS[diagnosis.metric]
-    asked = diagnosis.answers
-    closes = [] if name else [f"gap closed, {QUESTIONS[asked[0].question]}"]
-    table = Table(
-        "your model" if name else "model",
-        *_right(*(QUESTIONS[answer.question] for answer in asked), *closes),
-        title=_text(f"{name or 'Scores'}: {measure}"),
-        caption=f"with 95% intervals; tested on {tested_on(diagnosis)}",
-    )
-    for line in lines:
-        cells = [line.label]
-        for score in line.scores:
-            estimate: Estimate | None = None
-            if score is not None:
-                estimate = score.accuracy if shares else score.loss
-            cells.append("" if estimate is None else with_interval(estimate, share=shares))
-        closed = None if name else asked[0].gap_closed.get(line.mark)
-        cells += [] if closed is None else [with_interval(closed, share=True)]
-        style = "dim" if line.mark == "baseline" else ""
-        table.add_row(*(_text(cell) for cell in cells), style=style)
-    return table
-
-
-def _comparison(compared: Sequence[Compared]) -> Table:
-    table = Table("", *_right("before", "now", "change"), title="Compared with an earlier run")
-    for line in compared:
-        table.add_row(*(_text(part) for part in line))
-    return table
-
-
-def _by_target(diagnosis: Diagnosis) -> Table:
-    """Returns each target's error in its own units: the largest would dominate a mean."""
-    answer = diagnosis.answers[0]
-    table = Table(
-        "target",
-        *_right(*(LEARNERS[score.learner] for score in answer.scores)),
-        title=f"Squared error of each target, in its own units, {QUESTIONS[answer.question]}",
-    )
-    for place, target in enumerate(diagnosis.stream.target_names):
-        errors = [with_interval(score.by_target[place]) for score in answer.scores]
-        table.add_row(_cell(target), *(typed(error) for error in errors))
-    return table
-
-
-def _distorted(diagnosis: Diagnosis) -> Table:
-    rows = most_distorted(diagnosis)
-    names: list[str] = [name for name in ("row", "time", "group") if name in rows.columns]
-    if diagnosis.stream.kind == "classification":
-        names += ["true_class", "effective_class"]
-    else:
-        targets = diagnosis.stream.target_names[:MOST_TARGETS]
-        names += [f"{part}:{target}" for target in targets for part in ("true", "effective")]
-    names.append("shift_size")
-    table = Table(
-        *_right(*(_cell(name) for name in names)),
-        title=f"The {len(rows)} most distorted rows of {len(diagnosis.stream):,} learned",
-    )
-    for row in rows.select(names).iter_rows():
-        table.add_row(*(_cell(value) for value in row))
-    return table
-
-
-def _right(*headers: RenderableType) -> list[Column]:
-    return [Column(header, justify="right") for header in headers]
-
-
-def _cell(value: object) -> Text:
-    if isinstance(value, float):
-        return Text(f"{value:.4g}")
-    text = printable(str(value))
-    return Text(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…")
+def _table(table: "ReportTable", title: str = "", caption: str = "") -> Table:
+    """Returns a table of the report for the terminal, with each note in brackets."""
+    first, *others = (_text(header) for header in table.columns)
+    columns = [Column(first), *(Column(header, justify="right") for header in others)]
+    drawn = Table(*columns, title=_text(title or table.label), caption=caption)
+    for row in table.rows:
+        cells = (f"{cell.text} ({cell.note})" if cell.note else cell.text for cell in row)
+        style = "dim" if row[0].mark == "baseline" else ""
+        drawn.add_row(*(_text(cell) for cell in cells), style=style)
+    return drawn

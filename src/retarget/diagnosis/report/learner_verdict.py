@@ -183,11 +183,8 @@ class LearnerVerdict(Sentences):
         for (change, value), effects in sorted(
             trials.items(), key=lambda item: min(one.effect.value for one in item[1])
         ):
-            if any(clear_gain(one.effect) and self._counts(one) for one in effects):
-                worse = any(one.question == "next" and one.effect.low > 0 for one in effects)
-                condition = "if rows like the old ones come again, " if worse else ""
-                text = f"{condition}{words[change].format(value)}: {self._effects(effects)}."
-                yield sentence(text)
+            if advice := self._change_advice(words[change].format(value), effects):
+                yield advice
 
     def _correction_advice(self, kind: VerdictKind) -> Iterator[str]:
         """Says whether to use corrected targets, from training this kernel's learner on them."""

@@ -104,17 +104,14 @@ class ModelVerdict(Sentences):
         for way, text in sorted(words.items(), key=lambda item: best(item[0])):
             effects = [one for one in self._of("model trial") if one.subject == way]
             known = [one for one in effects if math.isfinite(one.effect.value)]
-            gains = any(clear_gain(one.effect) and self._counts(one) for one in known)
             if way == "corrected" and model.corrected_size > TOO_LARGE:
                 yield (
                     f"Do not train {model.name} on corrected targets: they reach "
                     f"{number(model.corrected_size)} standard deviations from the mean."
                 )
-            elif gains:
+            elif advice := self._change_advice(text, known):
                 useful = True
-                worse = any(one.question == "next" and one.effect.low > 0 for one in known)
-                condition = "if rows like the old ones come again, " if worse else ""
-                yield sentence(f"{condition}{text}: {self._effects(known)}.")
+                yield advice
             elif way == "corrected" and known:
                 worse = all(one.standing == "behind" for one in known)
                 start = "Do not train" if worse else "It is not clear that it helps to train"

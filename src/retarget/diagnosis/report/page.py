@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
@@ -14,9 +14,10 @@ from plotly.offline import get_plotlyjs
 
 import retarget
 from retarget.diagnosis.findings import largest_moves
-from retarget.diagnosis.report import page_tables as tables
+from retarget.diagnosis.report import report_tables as tables
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import Chart, rows, scores, targets
+from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.result import Diagnosis
 from retarget.storage import atomic_file
 
@@ -40,7 +41,7 @@ def write_report(
     *,
     command: str | None = None,
     made: datetime | None = None,
-    compared: tables.Compared = (),
+    compared: Sequence[Compared] = (),
 ) -> None:
     """Writes the report as one HTML file, atomically.
 
@@ -57,7 +58,7 @@ def report_html(
     *,
     command: str | None = None,
     made: datetime | None = None,
-    compared: tables.Compared = (),
+    compared: Sequence[Compared] = (),
 ) -> str:
     """Returns the report as HTML; the same diagnosis, command and date give the same text."""
     charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model

@@ -1,241 +1,88 @@
 """The JSON form of a diagnosis, as `--json`, diagnosis.json and `Diagnosis.to_json` write it.
 
-docs/diagnosis.schema.json is made from it. `export.SCHEMA_VERSION` changes if a field goes, or
-means something else; new fields may come at any time.
+Its types are made from those of the result: numbers may be null, arrays and tables become lists.
+docs/diagnosis.schema.json is made from them. `SCHEMA_VERSION` changes if a field goes, or means
+something else; new fields may come at any time.
 """
 
 import json
-import math
 import sys
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from functools import cache, reduce
+from operator import or_
+from types import GenericAlias, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
+import polars as pl
+from pydantic import BaseModel, ConfigDict, create_model
 
-from retarget.diagnosis.answers import (
-    BaselineKind,
-    Change,
-    Estimate,
-    LearnerName,
-    Metric,
-    ModelWay,
-    Question,
-)
-from retarget.diagnosis.findings import FindingKind, Standing
-from retarget.diagnosis.result import FeatureKind, Mode, VerdictKind
+from retarget.diagnosis.findings import Finding, Standing
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
 from retarget.diagnosis.stream import TargetKind
 
-
-class Part(BaseModel):
-    """A part of the JSON."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class IntervalJson(Part):
-    """A number and its 95% interval; null if it is not defined."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-    @property
-    def estimate(self) -> Estimate:
-        """The same with NaN for null."""
-        parts = (self.value, self.low, self.high)
-        return Estimate(*(math.nan if part is None else part for part in parts))
-
-
-class ScoreJson(Part):
-    """How well one learner predicts rows that it has not learned from."""
-
-    learner: LearnerName
-    question: Question
-    error: IntervalJson
-    accuracy: IntervalJson | None
-    loss: IntervalJson
-    by_target: list[IntervalJson]
-
-
-class BaselineJson(Part):
-    """The score of a simple predictor on the same rows."""
-
-    kind: BaselineKind
-    question: Question
-    error: IntervalJson
-    accuracy: IntervalJson | None
-    loss: IntervalJson
-    online: IntervalJson
-    batch: IntervalJson
-    aim: str
+SCHEMA_VERSION = 1
+# Arrays with one row for each row of the stream: they are in the tables, not in the JSON.
+PER_ROW: dict[type, set[str]] = {
+    Diagnosis: {
+        *("stream", "effective", "corrected", "iterative", "prequential", "density", "changed"),
+    },
+    ModelDiagnosis: {"before", "after", "end", "theory", "corrected"},
+}
+MORE: dict[type, dict[str, Any]] = {
+    Diagnosis: {
+        "schema_version": Literal[1],
+        "rows": int,
+        "kind": TargetKind,
+        "targets": list[str],
+        "features": list[str],
+        "group_column": str | None,
+        "notes": list[str],
+        "standing": dict[str, Standing],
+        "prequential_error": float | None,
+        "shift": dict[str, float | None],
+        "most_distorted": list[dict[str, Any]],
+        "findings": tuple[Finding, ...],
+        "verdict": Verdict,
+    }
+}
+WRITTEN: dict[type, Any] = {
+    float: float | None,
+    np.ndarray: list[float | None] | list[list[float | None]],
+    pl.DataFrame: list[dict[str, Any]],
+}
 
 
-class TrialJson(Part):
-    """A change of the online learner that was tried."""
-
-    change: Change
-    value: float
-    effect: IntervalJson
-
-
-class AnswerJson(Part):
-    """How the learners do on one set of rows."""
-
-    question: Question
-    rows: int
-    scores: list[ScoreJson]
-    baselines: list[BaselineJson]
-    excess: IntervalJson
-    accuracy_gap: IntervalJson | None
-    gap_closed: dict[str, IntervalJson]
-    effect: dict[str, IntervalJson]
-    trials: list[TrialJson]
-    unseen: list[str]
+def json_type(kind: Any) -> Any:
+    """Returns the type that values of a type have in the JSON."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is None and kind in WRITTEN:
+        return WRITTEN[kind]
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        return json_model(kind)
+    if origin in (tuple, list, Sequence):
+        return GenericAlias(list, json_type(parts[0]))
+    if origin is dict:
+        return GenericAlias(dict, (str, json_type(parts[1])))
+    if origin in (Union, UnionType):  # of a Literal and None, it is the former before Python 3.14
+        return reduce(or_, (json_type(part) for part in parts))
+    return kind
 
 
-class KernelJson(Part):
-    """The kernel; the width is a number, or null if it has none."""
-
-    name: str
-    width: float | None
-    automatic: bool
-    intercept: bool
-
-
-class ChoiceJson(Part):
-    """The value of a parameter, and how it was chosen."""
-
-    value: float
-    automatic: bool
-    how: str
-    tried: list[dict[str, float | None]]
+@cache
+def json_model(kind: Any) -> type[BaseModel]:
+    """Returns the fields of a data class, or of a named tuple, as they are in the JSON."""
+    left_out = PER_ROW.get(kind, set())
+    types = {name: of for name, of in get_type_hints(kind).items() if name not in left_out}
+    fields: Any = {name: (json_type(of), ...) for name, of in (MORE.get(kind, {}) | types).items()}
+    summary = (kind.__doc__ or "").partition("\n")[0]
+    return create_model(
+        kind.__name__, __config__=ConfigDict(extra="allow"), __doc__=summary, **fields
+    )
 
 
-class DriftJson(Part):
-    """Whether recent rows teach more than all rows."""
-
-    window: int
-    refits: int
-    rows: int
-    effect: IntervalJson
-
-
-class GroupsJson(Part):
-    """How groups shifted each other: rows were moved, columns were learned."""
-
-    names: list[str]
-    counts: list[int]
-    size: list[list[float | None]]
-    pull: list[list[float | None]]
-    own: list[float | None]
-
-
-class ApproximationJson(Part):
-    """What was lost by using features instead of the kernel."""
-
-    features: int
-    kind: FeatureKind
-    exact_memory: int
-    memory_limit: int
-    sample: int
-    kernel_error: float | None
-    shift_error: float | None
-    prediction_error: float | None
-    true_kernel: IntervalJson | None
-
-
-class ModelScoreJson(Part):
-    """How well the user's model predicts, trained in one way."""
-
-    way: ModelWay
-    question: Question
-    error: IntervalJson
-    accuracy: IntervalJson | None
-    loss: IntervalJson
-    change: IntervalJson
-
-
-class ModelJson(Part):
-    """What running the user's own model showed."""
-
-    name: str
-    scores: list[ModelScoreJson]
-    orders: dict[str, list[float | None]]
-    groups: GroupsJson
-    description: str
-    agreement: float | None
-    corrected_size: float | None
-    closed: dict[str, IntervalJson]
-    prequential: IntervalJson
-    remembered: IntervalJson
-    failures: list[str]
-
-
-class FindingJson(Part):
-    """Something that was found."""
-
-    kind: FindingKind
-    question: Question | None
-    value: float | None
-    against: float | None
-    effect: IntervalJson
-    standing: Standing | None
-    subject: str
-    other: str
-
-
-class VerdictJson(Part):
-    """The result in words."""
-
-    kind: VerdictKind
-    headline: str
-    findings: list[str]
-    recommendations: list[str]
-
-
-class ShiftJson(Part):
-    """How far targets moved, and how many rows changed class or sign."""
-
-    mean_size: float | None
-    largest_size: float | None
-    rows_changed: int
-
-
-class DiagnosisJson(Part):
-    """A diagnosis, without the arrays of all rows, which are in the Parquet files."""
-
-    schema_version: Literal[1]
-    rows: int
-    kind: TargetKind
-    targets: list[str]
-    features: list[str]
-    group_column: str | None
-    notes: list[str]
-    answers: list[AnswerJson]
-    metric: Metric
-    mode: Mode
-    kernel: KernelJson
-    learner: dict[str, Any]
-    block_size: int
-    lr: ChoiceJson
-    gamma: ChoiceJson
-    aim: str
-    hindsight: float | None
-    along: list[dict[str, float | None]]
-    drift: DriftJson | None
-    groups: GroupsJson
-    stability: dict[str, float | None]
-    approximation: ApproximationJson | None
-    iterative_ridge: ChoiceJson | None
-    iterative_gamma: ChoiceJson | None
-    failures: list[str]
-    model: ModelJson | None
-    standing: dict[str, Standing]
-    prequential_error: float | None
-    shift: ShiftJson
-    most_distorted: list[dict[str, Any]]
-    findings: list[FindingJson]
-    verdict: VerdictJson
-
+DIAGNOSIS_JSON = json_model(Diagnosis)
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(DiagnosisJson.model_json_schema(), indent=1) + "\n")
+    sys.stdout.write(json.dumps(DIAGNOSIS_JSON.model_json_schema(), indent=1) + "\n")

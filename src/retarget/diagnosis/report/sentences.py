@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import get_args
 
 from rich.filesize import decimal
 
@@ -21,6 +22,7 @@ from retarget.diagnosis.report.words import (
     number,
     opposite,
     percent,
+    sentence,
     with_interval,
 )
 from retarget.diagnosis.result import Diagnosis
@@ -44,8 +46,7 @@ class Sentences:
         return "" if question is None else f"on {QUESTIONS[question]}"
 
     def _baseline(self, finding: Finding) -> str:
-        kinds: tuple[BaselineKind, ...] = ("constant", "last", "recent")
-        kind = next(kind for kind in kinds if kind == finding.subject)
+        kind = next(kind for kind in get_args(BaselineKind) if kind == finding.subject)
         return baseline_name(kind, self._diagnosis)
 
     def _counts(self, finding: Finding) -> bool:
@@ -58,6 +59,14 @@ class Sentences:
         return ", ".join(
             f"{self._on(one.question)} the error is {change_words(one.effect)}" for one in effects
         )
+
+    def _change_advice(self, words: str, effects: list[Finding]) -> str | None:
+        """Advises a change that clearly helped on a question, with what it does on the other."""
+        if not any(clear_gain(one.effect) and self._counts(one) for one in effects):
+            return None
+        worse = any(one.question == "next" and one.effect.low > 0 for one in effects)
+        condition = "if rows like the old ones come again, " if worse else ""
+        return sentence(f"{condition}{words}: {self._effects(effects)}.")
 
     def _simple_advice(self) -> Iterator[str]:
         """Yields what comes before any correction: simple predictors, better batch models."""

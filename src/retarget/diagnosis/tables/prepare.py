@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from retarget.diagnosis.dialect import named, option
+from retarget.diagnosis.dialect import command_hint, named, option
 from retarget.diagnosis.stream import Stream, TargetKind
 from retarget.diagnosis.tables.dates import ISO, date_pattern, parsed_dates
 from retarget.diagnosis.tables.roles import (
@@ -120,7 +120,8 @@ def _holds_numbers(present: pl.Series) -> bool:
         others = present.filter(numbers.is_null())
         raise InvalidInputError(
             f"the column {shown(present.name)} holds numbers, and in {len(others):,} rows text "
-            f"({_distinct(others)}); empty these cells, or drop the column ({option('drop')})"
+            f"({_distinct(others)}); empty these cells, or leave the column "
+            f"out{command_hint('drop')}"
         )
     return share == 1
 
@@ -153,7 +154,7 @@ def _learn_numbers(column: pl.Series, roles: Roles, dates: str | None) -> Number
     if not np.isfinite([mean, scale]).all():
         raise InvalidInputError(
             f"the column {shown(column.name)} holds numbers too large to compute with (up to "
-            f"{np.abs(values).max():.3g}); rescale it, or leave it out ({option('drop')})"
+            f"{np.abs(values).max():.3g}); rescale it, or leave it out{command_hint('drop')}"
         )
     if scale <= ROUNDING * np.abs(values).max():
         return CONSTANT
@@ -358,8 +359,8 @@ class Preparation:
         if self.roles.impute == "error":
             raise InvalidInputError(
                 f"values are missing or infinite: {counts} (of {rows:,} rows); fill them "
-                f"in with {option('impute', 'mean')} (median, zero), or leave the columns out "
-                f"({option('drop')})"
+                f"in with {option('impute', 'mean')} (median, zero), or leave the columns "
+                f"out{command_hint('drop')}"
             )
         fill = "0" if self.roles.impute == "zero" else f"the {self.roles.impute}"
         return [
@@ -448,11 +449,11 @@ def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stre
         leaking = [f.name for f in preparation.features if _names_classes(table[f.name], labels)]
     leaking = list(dict.fromkeys(leaking))
     if leaking:
-        drop = option("drop", leaking)
+        advice = command_hint(("drop", leaking))
         raise InvalidInputError(
             f"the target {listed(targets.columns)} is given away by {listed(leaking)} ({how}); "
-            f"leave it out with {drop if len(drop) < 200 else option('drop')}, or accept that with "
-            f"{option('allow_leak', True)}"
+            f"leave it out{advice if len(advice) < 200 else command_hint('drop')}, or accept that "
+            f"with {option('allow_leak', True)}"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from rich.filesize import decimal
 
-from retarget.diagnosis.dialect import named, option
+from retarget.diagnosis.dialect import command_hint, named, option
 from retarget.diagnosis.stream import TargetKind
 from retarget.diagnosis.tables.dates import date_pattern, is_date, parsed_dates
 from retarget.diagnosis.tables.lags import lag_name, with_lags
@@ -31,8 +31,8 @@ def require_text_size(what: str, size: int) -> None:
     if size > LARGEST_TEXT:
         raise InvalidInputError(
             f"{what} holds {decimal(size)} of text, more than the {LARGEST_TEXT:,} bytes that are "
-            f"read; convert it to Parquet and choose columns ({option('column')}, "
-            f"{option('drop')}), or use fewer rows"
+            f"read; convert it to Parquet and choose columns"
+            f"{command_hint('column', 'drop')}, or use fewer rows"
         )
 
 
@@ -42,8 +42,8 @@ def require_table_size(what: str, rows: int, row_bytes: float) -> None:
     if size > LARGEST_TABLE:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
-            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns "
-            f"({option('column')}, {option('drop')})"
+            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns"
+            f"{command_hint('column', 'drop')}"
         )
 
 
@@ -100,7 +100,6 @@ def chosen_columns(
 
 
 Impute = Literal["error", "mean", "median", "zero"]
-Kind = Literal["auto"] | TargetKind
 KINDS = ("auto", *get_args(TargetKind))
 UNKNOWN_GROUP = "(missing)"
 LOGS = ("predictions", "predictions_after")
@@ -117,9 +116,7 @@ class Roles:
     target: tuple[str, ...]
     time: str | None = None
     group: str | None = None
-    column: Sequence[str] = ()
-    drop: Sequence[str] = ()
-    kind: Kind = "auto"
+    kind: Literal["auto"] | TargetKind = "auto"
     impute: Impute = "error"
     standardize: bool = True
     group_as_feature: bool = False
@@ -130,7 +127,7 @@ class Roles:
 
     def __post_init__(self) -> None:
         # a single name would otherwise be taken as a sequence of letters
-        for field in ("target", "column", "drop", *LOGS):
+        for field in ("target", *LOGS):
             object.__setattr__(self, field, _as_tuple(getattr(self, field)))
         for field, known in (("kind", KINDS), ("impute", get_args(Impute))):
             if (value := getattr(self, field)) not in known:
@@ -162,30 +159,6 @@ class Roles:
             raise InvalidInputError(
                 f"{named('group_as_feature')} is set without a group; name it ({option('group')})"
             )
-        if both := {*self.target, self.time, self.group, *self.column}.intersection(self.drop):
-            raise InvalidInputError(
-                f"{both.pop()!r} is dropped and also used as target, time, group or feature; drop "
-                "it or use it"
-            )
-        if both := {*self.target, self.time}.intersection(self.column):
-            raise InvalidInputError(
-                f"{both.pop()!r} is chosen as a feature ({named('column')}) and used as target or "
-                "time; "
-                "choose one"
-            )
-        if self.group in self.column and not self.group_as_feature:
-            raise InvalidInputError(
-                f"{self.group!r} is chosen as a feature ({named('column')}) and is the group, "
-                f"which is not used as a feature without {option('group_as_feature', True)}"
-            )
-
-    @property
-    def loaded(self) -> list[str] | None:
-        """The columns to load from a file; None for all of them."""
-        if not self.column:
-            return None
-        beside = (*_as_tuple(self.time), *_as_tuple(self.group), *self.logged)
-        return [*self.column, *self.target, *beside]
 
     @property
     def logged(self) -> tuple[str, ...]:
@@ -200,16 +173,15 @@ class Roles:
 
     def require_in(self, columns: Sequence[str]) -> None:
         """Raises an error if the table lacks one of the named columns."""
-        for role in ("target", "column", "drop", "time", "group", *LOGS):
+        for role in ("target", "time", "group", *LOGS):
             for name in _as_tuple(getattr(self, role)):
                 require_column(columns, name, role)
 
     def features(self, columns: Sequence[str]) -> list[str]:
         """Returns the columns of a table that may be features."""
         group = None if self.group_as_feature else self.group
-        taken = {*self.target, *self.drop, *self.logged, self.time, group}
-        wanted = {*self.column, *self.lag_names, self.group} if self.column else set(columns)
-        return [name for name in columns if name in wanted - taken]
+        taken = {*self.target, *self.logged, self.time, group}
+        return [name for name in columns if name not in taken]
 
 
 def _as_tuple(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -251,11 +223,10 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     roles.require_in(table.columns)
     if table.is_empty():
         raise InvalidInputError("the table has no rows; expected rows to learn from")
-    patterns = [name for name in table.columns if name.startswith("^") and name.endswith("$")]
-    if patterns := [name for name in patterns if name not in roles.drop]:
+    if patterns := [name for name in table.columns if name.startswith("^") and name.endswith("$")]:
         raise InvalidInputError(
             f"Polars takes the column names {listed(patterns)} as patterns; rename these columns, "
-            f"or leave them out ({option('drop')})"
+            f"or leave them out{command_hint('drop')}"
         )
     notes: list[str] = []
     numbers = np.arange(1, len(table) + 1)
@@ -276,14 +247,12 @@ def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     """Like `order_rows`, for a test set, which needs neither time nor group."""
     grouped = roles.group in table.columns
     return order_rows(
-        table[[name for name in table.columns if name not in roles.drop]],
+        table,
         replace(
             roles,
             time=roles.time if roles.time in table.columns else None,
             group=roles.group if grouped else None,
             group_as_feature=roles.group_as_feature and grouped,
-            column=(),
-            drop=(),
             predictions=(),
             predictions_after=(),
         ),
@@ -320,7 +289,7 @@ def as_numbers(column: pl.Series, dates: str | None) -> np.ndarray:
                 f"the column {shown(column.name)} holds the text "
                 f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
                 f"{'dates' if dates else 'numbers'} in others; fix these cells, or leave the "
-                f"column out ({option('drop')})"
+                f"column out{command_hint('drop')}"
             )
         column = numbers
     elif dtype.is_temporal():

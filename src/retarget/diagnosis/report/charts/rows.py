@@ -42,7 +42,7 @@ def moved(diagnosis: Diagnosis) -> Moved:
     return Moved(True, np.linalg.norm(model.shift, axis=1), model.groups, theory)
 
 
-class Chunk(NamedTuple):
+class DrawnChunk(NamedTuple):
     """The error on some consecutive rows (see `Diagnosis.along`), and where they are, in words."""
 
     where: str
@@ -57,25 +57,23 @@ def has_run(diagnosis: Diagnosis) -> bool:
     return diagnosis.model is not None and bool(np.isfinite(diagnosis.model.before).any())
 
 
-def chunks(diagnosis: Diagnosis) -> list[Chunk]:
+def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
     """Returns the errors along the stream: of the user's model, or else of the online learner."""
     stream, along, model = diagnosis.stream, diagnosis.along, diagnosis.model
     at, unit = axis_of(stream)
     ends = [(first - 1, last - 1) for first, last in along.select("first", "last").iter_rows()]
     online, batch, now = (along[part].to_numpy() for part in ("online", "batch", "online_now"))
     if model is not None and has_run(diagnosis):
-        with np.errstate(over="ignore", invalid="ignore"):
-            online, now = (
-                np.array([np.square(errors[a : b + 1]).mean() for a, b in ends])
-                for said in (model.before, model.end)
-                for errors in [(said - stream.Y) * stream.target_scales]
-            )
+        online, now = (
+            np.array([squares[a : b + 1].mean() for a, b in ends])
+            for squares in (stream.squared(said - stream.Y) for said in (model.before, model.end))
+        )
     found = []
     for (a, b), *errors in zip(ends, online, batch, now, strict=True):
         where = f"{unit}s {at[a]:,} to {at[b]:,}"
         if stream.times is not None:
             where += f" ({name(str(stream.times[a]), 32)} to {name(str(stream.times[b]), 32)})"
-        found.append(Chunk(where, (at[a] + at[b]) / 2, *(float(error) for error in errors)))
+        found.append(DrawnChunk(where, (at[a] + at[b]) / 2, *(float(error) for error in errors)))
     return found
 
 

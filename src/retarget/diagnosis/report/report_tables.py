@@ -1,4 +1,4 @@
-"""The score cards and tables of the page, as text."""
+"""The tables of the report, as text, for the page and the terminal; the score cards of the page."""
 
 import math
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from retarget.diagnosis.report.charts.rows import (
     moved,
 )
 from retarget.diagnosis.report.charts.scores import SQUARED, Measure, measure
+from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.words import (
     LEARNERS,
     WAYS,
@@ -34,11 +35,9 @@ from retarget.diagnosis.report.words import (
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 
-NOT_DEFINED, DIVERGED = "not defined", "the learner diverged"
+NOT_DEFINED = "not defined"
 MOST_TARGETS = 40
 COMPARED: tuple[LearnerName, ...] = ("offline", "online")
-# What changed since an earlier run: what it is, before, now, and the change in words.
-Compared = Sequence[tuple[str, str, str, str]]
 COLUMNS: dict[Question, str] = {
     "whole": "Whole stream",
     "next": "Next rows",
@@ -61,7 +60,7 @@ class Cell(NamedTuple):
     mark: str = ""
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table: its name for screen readers, its columns and its rows."""
 
     label: str
@@ -124,7 +123,7 @@ def _lines(diagnosis: Diagnosis) -> list[ScoreLine]:
     return [one for one in lines if any(score is not None for score in one.scores)]
 
 
-def first_table(diagnosis: Diagnosis) -> Table:
+def first_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of the user's model, or else of the learners, and of the baselines."""
     if diagnosis.model is None:
         return learner_table(diagnosis)
@@ -134,7 +133,7 @@ def first_table(diagnosis: Diagnosis) -> Table:
     return _scores("Scores of your model", "Way of training", lines, asked, measure(diagnosis))
 
 
-def learner_table(diagnosis: Diagnosis) -> Table:
+def learner_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
     lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
     asked = [answer.question for answer in diagnosis.answers]
@@ -146,7 +145,7 @@ def learner_table(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def squared_table(diagnosis: Diagnosis) -> Table | None:
+def squared_table(diagnosis: Diagnosis) -> ReportTable | None:
     """Returns the squared errors, unless they are the scores that the page shows anyway."""
     if diagnosis.metric == "squared" or (
         diagnosis.metric == "auto" and diagnosis.stream.kind == "regression"
@@ -159,7 +158,7 @@ def squared_table(diagnosis: Diagnosis) -> Table | None:
 
 def _scores(
     label: str, first: str, lines: list[ScoreLine], asked: Sequence[Question], shown: Measure
-) -> Table:
+) -> ReportTable:
     """Returns a table with a row for each line and a column for each question."""
     columns = [first, *(COLUMNS[question] for question in asked)]
     rows = [
@@ -169,7 +168,7 @@ def _scores(
         ]
         for one in lines
     ]
-    return Table(label, columns, rows)
+    return ReportTable(label, columns, rows)
 
 
 def _style(line: ScoreLine) -> str:
@@ -183,12 +182,12 @@ def _cell(estimate: Estimate | None, why: str, share: bool = False, mark: str = 
     return Cell((percent if share else number)(estimate.value), interval(estimate, share), mark)
 
 
-def target_table(diagnosis: Diagnosis) -> Table | None:
+def target_table(diagnosis: Diagnosis) -> ReportTable | None:
     """Returns each target's error in its own units; None if there is only one target."""
     scores = [answer.score(learner) for answer in diagnosis.answers for learner in COMPARED]
     if not all(score.by_target for score in scores):
         return None
-    return Table(
+    return ReportTable(
         "Error of each target",
         ["Target", *(f"{COLUMNS[one.question]}: {LEARNERS[one.learner]}" for one in scores)],
         [
@@ -198,7 +197,7 @@ def target_table(diagnosis: Diagnosis) -> Table | None:
     )
 
 
-def change_table(model: ModelDiagnosis) -> Table | None:
+def change_table(model: ModelDiagnosis) -> ReportTable | None:
     """Returns how each way of training changed the model's error; None if no other was run."""
     rows = []
     for way in WAYS:
@@ -214,7 +213,7 @@ def change_table(model: ModelDiagnosis) -> Table | None:
             ]
         rows.append([Cell(sentence(way), mark=WAYS[way].replace(" ", "-")), *cells])
     columns = ["Way of training", *(COLUMNS[question] for question in model.questions)]
-    return Table("Change of the error", columns, rows) if rows else None
+    return ReportTable("Change of the error", columns, rows) if rows else None
 
 
 def _closes(share: Estimate) -> str:
@@ -249,13 +248,13 @@ def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
     return facts
 
 
-def compared_table(compared: Compared) -> Table:
+def compared_table(compared: Sequence[Compared]) -> ReportTable:
     """Returns what changed since an earlier run."""
     rows = [[Cell(text) for text in row] for row in compared]
-    return Table("Compared with an earlier run", ["What", "Before", "Now", "Change"], rows)
+    return ReportTable("Compared with an earlier run", ["What", "Before", "Now", "Change"], rows)
 
 
-def along_table(diagnosis: Diagnosis) -> Table:
+def along_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the numbers of the first chart."""
     who = "your model" if has_run(diagnosis) else "online model"
     columns = [
@@ -268,10 +267,10 @@ def along_table(diagnosis: Diagnosis) -> Table:
         [Cell(where), *(Cell(number(error)) for error in errors)]
         for where, _, *errors in chunks(diagnosis)
     ]
-    return Table("Mean squared error along the stream", columns, rows)
+    return ReportTable("Mean squared error along the stream", columns, rows)
 
 
-def group_table(diagnosis: Diagnosis) -> Table:
+def group_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns how far each group's targets were moved, and by which group most."""
     found = moved(diagnosis)
     groups = found.groups
@@ -283,7 +282,7 @@ def group_table(diagnosis: Diagnosis) -> Table:
         if others[g, most] > 0:
             farthest = Cell(number(float(others[g, most])), f"by {name(groups.names[most])}")
         elif np.isnan(groups.size[g]).any():
-            farthest = Cell(NOT_DEFINED, DIVERGED)
+            farthest = Cell(NOT_DEFINED, "the learner diverged")
         else:
             farthest = Cell("none", "no later group")
         own, same = number(float(groups.own[g])), number(float(groups.size[g, g]))
@@ -294,10 +293,10 @@ def group_table(diagnosis: Diagnosis) -> Table:
         "Distance from the target right after learning" if found.yours else "Moved by its own steps"
     )
     columns = ["Group", "Rows", own, "Moved by its own later rows", "Moved most by another group"]
-    return Table("Groups", columns, rows)
+    return ReportTable("Groups", columns, rows)
 
 
-def shifted_table(diagnosis: Diagnosis) -> Table | None:
+def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     """Returns the ten rows that were moved farthest; None if no shift is finite."""
     stream, found, model = diagnosis.stream, moved(diagnosis), diagnosis.model
     size = found.size
@@ -319,7 +318,7 @@ def shifted_table(diagnosis: Diagnosis) -> Table | None:
     else:
         columns["Effective target"] = _target_texts(stream, diagnosis.effective[rows])
     cells = ([Cell(text) for text in row] for row in zip(*columns.values(), strict=True))
-    return Table("The most overwritten rows", list(columns), list(cells))
+    return ReportTable("The most overwritten rows", list(columns), list(cells))
 
 
 def _target_texts(stream: Stream, targets: np.ndarray, most: int = 6) -> list[str]:

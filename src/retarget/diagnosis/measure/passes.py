@@ -24,7 +24,7 @@ from retarget.theory.stream_kernel import Part, StreamKernel
 OVERFLOW = 1e150
 
 
-class Follower(Protocol):
+class StreamLearner(Protocol):
     """A learner or a correction that processes the stream part by part, until it fails."""
 
     failure: str | None
@@ -35,7 +35,7 @@ class Follower(Protocol):
 
 def follow(
     kernel: StreamKernel,
-    followers: Sequence[Follower],
+    followers: Sequence[StreamLearner],
     block_size: int,
     order: Tensor | None = None,
 ) -> None:
@@ -46,12 +46,13 @@ def follow(
                 follower.learn(part)
 
 
-class Run:
+class OnlineRun:
     """An online learner trained on targets, which may be computed along the way.
 
     `errors` (n, c), if kept, are the errors on each row before it was learned, in the order of
     learning; `before_blocks` (n, c), if requested, are the errors of predictions made before the
-    row's block was learned, against the stream's own targets.
+    row's block was learned, against the stream's own targets; `after_steps` (n, c), if requested,
+    are the predictions made right after the row's step.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Run:
         *,
         keep_errors: bool = False,
         before_blocks: bool = False,
+        after_steps: bool = False,
         order: Tensor | None = None,
     ) -> None:
         unknown = torch.full_like(kernel.Y, math.nan)
         self.errors = unknown.clone() if keep_errors else None
-        self.before_blocks = unknown if before_blocks else None
+        self.before_blocks = unknown.clone() if before_blocks else None
+        self.after_steps = unknown if after_steps else None
         self.diverged_at: int | None = None
         self.failure: str | None = None
         self._kernel, self._state, self._order = kernel, kernel.learner(learner), order
@@ -84,9 +87,13 @@ class Run:
             return
         if self.errors is not None:
             self.errors[part.rows] = errors
+        step = window.memory.step_of
         if self.before_blocks is not None:
-            predicted = predictions_before_blocks(window, errors, part.block_size)
+            first_of_block = np.arange(len(errors)) // part.block_size * part.block_size
+            predicted = predictions_before(step[first_of_block], window, errors)
             self.before_blocks[part.rows] = self._kernel.Y[part.samples] - predicted
+        if self.after_steps is not None:
+            self.after_steps[part.rows] = predictions_before(step + 1, window, errors)
         first = max(0, min(len(errors), len(self._kernel) // 2 - part.rows.start))
         self._squares[0] += errors[:first].square().sum(0)
         self._squares[1] += errors[first:].square().sum(0)
@@ -113,16 +120,19 @@ class Run:
         return self._kernel.in_stream_order(coefficients, self._order)
 
 
-def predictions_before_blocks(window: Window, errors: Tensor, block_size: int) -> Tensor:
-    """Returns (m, c) predictions before each row's block is learned, given the errors."""
+def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Tensor:
+    """Returns (m, c) predictions for a window's rows, each made before a step (m,) of the window.
+
+    A row's prediction depends on the errors (m, c) of the rows whose steps came before.
+    """
     memory = window.memory
-    starts = memory.step_of[np.arange(len(errors)) // block_size * block_size]
     if memory.responses is None:
-        coupling = window.coupling.clone()
-        diagonal_blocks(coupling, block_size).zero_()
+        rates = window.gram.new_tensor(memory.deposit[0, memory.step_of])
+        earlier = torch.from_numpy(memory.step_of < steps[:, None])
+        coupling = window.gram * earlier * rates
     else:
-        coupling = window.spread(memory.responses[0][starts]).mul_(window.gram)
-    return window.inherited(memory.carry[starts]) + coupling @ errors
+        coupling = window.spread(memory.responses[0][steps]).mul_(window.gram)
+    return window.inherited(memory.carry[steps]) + coupling @ errors
 
 
 def learn_online(
@@ -131,10 +141,10 @@ def learn_online(
     *,
     keep_errors: bool = True,
     order: Tensor | None = None,
-) -> list[Run]:
+) -> list[OnlineRun]:
     """Runs learners over the stream, in its order or another, each on its own (n, c) targets."""
     runs = [
-        Run(kernel, learner, targets, keep_errors=keep_errors, order=order)
+        OnlineRun(kernel, learner, targets, keep_errors=keep_errors, order=order)
         for learner, targets in jobs
     ]
     # windows end with a mini-batch of every learner, so all can use the same kernel rows
@@ -143,7 +153,7 @@ def learn_online(
 
 
 def effective_targets(
-    kernel: StreamKernel, run: Run, learner: SGD, gamma: float
+    kernel: StreamKernel, run: OnlineRun, learner: SGD, gamma: float
 ) -> tuple[Tensor, Tensor]:
     """Returns the final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN if diverged."""
     if run.errors is None or run.coefficients is None:
@@ -228,9 +238,9 @@ def learn_corrected(
     correction: ExactCorrection | IterativeCorrection,
     block_size: int,
     before_blocks: bool = False,
-) -> Run:
+) -> OnlineRun:
     """Trains the learner on corrected targets as they are computed, including rounding."""
-    run = Run(kernel, learner, correction.targets, before_blocks=before_blocks)
+    run = OnlineRun(kernel, learner, correction.targets, before_blocks=before_blocks)
     follow(kernel, [correction, run], block_size)
     return run
 

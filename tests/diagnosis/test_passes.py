@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from numpy.linalg import solve
 
 import retarget as rt
-from retarget.diagnosis.measure.trials import (
+from retarget.diagnosis.measure.passes import (
     ExactCorrection,
     IterativeCorrection,
-    Run,
+    OnlineRun,
     follow,
     learn_corrected,
     learn_online,
@@ -109,7 +109,7 @@ def test_progressive_errors_are_those_of_refits_and_of_the_optimizer(problem, ga
     with panels_of(panel):
         for kernel in both_kernels(stream):
             assert_same(offline_errors(kernel, gamma, b), offline, 1e-8)
-            made = Run(kernel, learner, 1.7 * kernel.Y, before_blocks=True)
+            made = OnlineRun(kernel, learner, 1.7 * kernel.Y, before_blocks=True)
             follow(kernel, [made], block)
             assert_same(made.before_blocks, before)
 

@@ -1,0 +1,155 @@
+"""What `retarget diagnose` and `retarget correct` were asked for: stream, learner, model."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from retarget.errors import InvalidInputError
+from retarget.text import auto_or_number, listed
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from retarget.diagnosis.tables.roles import Roles
+    from retarget.learners import SGD
+
+KERNELS = ("rbf", "linear", "affine")
+DIGITS = ("digit",)  # the target of the embedded digits
+
+
+def learner_of(
+    lr: str,
+    batch_size: int,
+    momentum: float,
+    nesterov: bool,
+    weight_decay: float,
+    reduction: Literal["sum", "mean"] | None,
+) -> "tuple[SGD, bool]":
+    """Returns the online learner, and whether its rate is still to be chosen."""
+    from retarget.diagnosis.options import OPEN_RATE
+    from retarget.learners import NOT_SAID, SGD
+
+    if batch_size > 1 and reduction is None:
+        raise InvalidInputError(
+            f"--batch-size is {batch_size}, and --reduction was not given; expected --reduction "
+            "mean if the loss of a step is the mean over its mini-batch, as PyTorch's losses are "
+            "by default, or --reduction sum, as in the paper"
+        )
+    rate = auto_or_number("--lr", lr)
+    used = OPEN_RATE if isinstance(rate, str) else rate
+    options = batch_size, momentum, nesterov, weight_decay, reduction or NOT_SAID
+    return SGD(used, *options), rate == "auto"
+
+
+def known_kernel(kernel: str) -> str:
+    """Returns the name of a kernel, or an import path, after checking that it is one."""
+    if kernel not in KERNELS and ":" not in kernel:
+        raise InvalidInputError(
+            f"--kernel is {kernel!r}; expected {', '.join(KERNELS)}, or package.module:factory"
+        )
+    return kernel
+
+
+def load_stream(
+    file: Path | None,
+    roles: "Roles",
+    column: list[str] | None,
+    drop: list[str] | None,
+    seed: int,
+    test: Path | None = None,
+) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
+    """Returns the stream (the embedded digits without a file), the test set, and the roles."""
+    from retarget.diagnosis.tables.read import read_table
+    from retarget.diagnosis.tables.roles import Roles
+
+    if file is None:
+        if test or column or drop or roles != Roles(DIGITS):
+            raise InvalidInputError(
+                "options for columns or a test set need a FILE; give the file of the stream as well"
+            )
+        table, roles = digits_table(seed)
+        return table, None, roles
+    table = read_table(file, wanted_columns(roles, column or [], drop or []), drop or [])
+    roles.require_in(table.columns)
+    if test is None:
+        return table, None, roles
+    return table, read_table(test, table.columns, require_all=False), roles
+
+
+def wanted_columns(roles: "Roles", column: list[str], drop: list[str]) -> list[str] | None:
+    """Returns the columns to load from a file; None for all of them."""
+    beside = [name for name in (roles.time, roles.group, *roles.logged) if name is not None]
+    if dropped := {*roles.target, *beside, *column}.intersection(drop):
+        raise InvalidInputError(
+            f"{dropped.pop()!r} is dropped and also used as target, time, group or feature; drop "
+            "it or use it"
+        )
+    if both := {*roles.target, roles.time}.intersection(column):
+        raise InvalidInputError(
+            f"{both.pop()!r} is chosen as a feature (--column) and used as target or time; choose "
+            "one"
+        )
+    if roles.group in column and not roles.group_as_feature:
+        raise InvalidInputError(
+            f"{roles.group!r} is chosen as a feature (--column) and is the group, which is not "
+            "used as a feature without --group-as-feature"
+        )
+    return [*column, *roles.target, *beside] if column else None
+
+
+def targets_of(file: Path | None, target: list[str] | None) -> tuple[str, ...]:
+    """Returns the columns to be learned; the error lists those of the file."""
+    from retarget.diagnosis.tables.read import read_table
+    from retarget.diagnosis.tables.roles import MOST_COLUMNS_SHOWN
+
+    if file is not None and not target:
+        raise InvalidInputError(
+            f"no target is named; name the column of {file} to be learned (--target), one of: "
+            f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
+        )
+    return tuple(target or DIGITS)
+
+
+def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
+    """Parses NAME=VALUE arguments: numbers, true and null as in JSON, anything else as text.
+
+    Examples:
+        >>> model_arguments(["eta0=0.1", "penalty=null", "loss=squared_error"])
+        {'eta0': 0.1, 'penalty': None, 'loss': 'squared_error'}
+    """
+    if not given:
+        return None
+    arguments: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidInputError(f"--model-options is {text!r}; expected NAME=VALUE")
+        try:
+            arguments[name] = json.loads(value)
+        except ValueError:
+            arguments[name] = value
+    return arguments
+
+
+def digits_table(seed: int) -> "tuple[pl.DataFrame, Roles]":
+    """Returns a stream of handwritten digits, class by class, and the columns' roles.
+
+    Examples:
+        >>> stream, _ = digits_table(seed=0)
+        >>> len(stream), stream["digit"][0], stream["digit"][-1]
+        (1797, '0', '9')
+    """
+    import numpy as np
+    import polars as pl
+
+    from retarget.diagnosis.tables.roles import Roles
+    from retarget.lab.data.digits import digits_stream
+
+    digits = digits_stream(seed)
+    images = np.vstack([digits.x_train, digits.x_test])
+    labels = np.append(digits.labels_train, digits.labels_test)
+    order = np.argsort(labels, kind="stable")
+    pixels = {f"pixel{number}": column for number, column in enumerate(images[order].T)}
+    table = pl.DataFrame(pixels | {"digit": [str(label) for label in labels[order]]})
+    # Pixels are in [0, 1] already; scaling would inflate those that hardly vary.
+    return table, Roles(target=("digit",), group="digit", standardize=False)

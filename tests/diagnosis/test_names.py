@@ -1,0 +1,34 @@
+"""One name, one type: what the diagnosis calls a type, no other module of the package does."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import retarget
+
+SOURCE = Path(retarget.__path__[0])
+ELSEWHERE_TOO = {"HalfSquaredError"}  # about to have one home
+
+
+def types_of(path):
+    """Names of the classes and type aliases that a module defines."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name[0].isupper() and not name.isupper():
+                yield name
+
+
+def test_each_name_is_one_type():
+    homes = defaultdict(list)
+    for path in sorted(SOURCE.rglob("*.py")):
+        for name in types_of(path):
+            homes[name].append(str(path.relative_to(SOURCE)))
+    twice = {
+        name: paths
+        for name, paths in homes.items()
+        if len(paths) > 1 and any(path.startswith(("diagnosis", "cli")) for path in paths)
+    }
+    assert {name: twice[name] for name in twice.keys() - ELSEWHERE_TOO} == {}
