@@ -43,6 +43,7 @@ from retarget.theory.ridge_search import (
     eigen,
     krylov_spectrum,
     low_rank_eigen,
+    signs,
 )
 from retarget.theory.triangle import Triangle
 
@@ -54,7 +55,8 @@ ROUNDING = 1e-9
 LARGEST_NUMBER = 1e90
 # Forgetting is reported if it cost a digit, and fewer than this many are left.
 ENOUGH_DIGITS = {torch.float64: 4.0, torch.float32: 2.0}
-# The numbers and the sums of a saved state, and the shapes of the sums: m features, c outputs.
+# The numbers and the sums of a saved state, and the shapes of the sums: m features, c outputs, t
+# numbers of a triangle, k probes.
 NUMBERS = {
     "count": int,
     "weight": float,
@@ -62,16 +64,25 @@ NUMBERS = {
     "peak_scatter": float,
     "peak_power": float,
 }
-SUMS = {"mean": "m", "target_mean": "c", "triangle": "t", "cross": "mc", "power": "c"}
+SUMS = {
+    "mean": "m",
+    "target_mean": "c",
+    "triangle": "t",
+    "cross": "mc",
+    "power": "c",
+    "shared": "mk",
+}
 # How much larger the rounding errors of C are than in float64.
 COARSER = {torch.float64: 1.0, torch.float32: 1e5}
 # All eigenvalues of C are computed for at most so many features, or samples.
 EXACT_FEATURES = 384
 FEW_ROWS = 256
 # Steps of a Krylov space that estimates them, with C and with its inverse, and its size at most.
-KRYLOV_STEPS = 16
-INVERSE_STEPS = 5
+KRYLOV_STEPS = 10
+INVERSE_STEPS = 3
 MOST_KRYLOV = 512
+# Random vectors that stand for a trace.
+FEW_PROBES, PROBES = 8, 64
 
 
 class RidgeSolution(NamedTuple):
@@ -97,6 +108,7 @@ class Moments:
         mean: (m,) mean of the features, and `target_mean` (c,) of the targets; 0 without intercept.
         cross: (m, c) B.
         power: (c,) s.
+        shared: (m, k) P z for k vectors z, if samples have several rows; see `ridge_search`.
     """
 
     def __init__(
@@ -118,6 +130,9 @@ class Moments:
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.cross, self.power = zeros(features, outputs), zeros(outputs)
         self.triangle = Triangle.of_zeros(self.mean, precision)
+        # all of P for few features: then it is small, and estimates would be poor
+        self._k = features if features <= EXACT_FEATURES else PROBES
+        self.shared = zeros(features, self._k if views > 1 else 0)
 
     @property
     def features(self) -> int:
@@ -132,8 +147,8 @@ class Moments:
     @property
     def nbytes(self) -> int:
         """Bytes of the sums, without rows that wait to be added."""
-        sums = (self.mean, self.target_mean, self.cross, self.power, *self.triangle.blocks)
-        return sum(each.nbytes for each in sums)
+        few = self.mean, self.target_mean, self.cross, self.power, self.shared
+        return sum(each.nbytes for each in (*few, *self.triangle.blocks))
 
     @property
     def scatter(self) -> Tensor:
@@ -143,7 +158,8 @@ class Moments:
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
         """Adds rows (n, m) with targets (n, c), all finite, and weights (n,) above 0.
 
-        All rows of a sample must be among them, with the same weight.
+        All rows of a sample must be among them, with the same weight: first the first row of each
+        sample, then the second of each, and so on.
         """
         if not len(features):
             return
@@ -161,6 +177,9 @@ class Moments:
         self.triangle = self.triangle.plus_rows(phi)
         self.cross = torch.addmm(self.cross, phi.mT, y)
         self.power = self.power + y.square().sum(0)
+        if self.views > 1:
+            u = phi.reshape(self.views, -1, self.features).sum(0) / math.sqrt(self.views)
+            self.shared = torch.addmm(self.shared, u.mT, u @ self._probes())
         self.count += len(phi) // self.views
         self.weight += total
         # of samples, not rows: the rows of a sample are left out together in cross-validation
@@ -211,6 +230,7 @@ class Moments:
         self.peak_power *= factor
         self.triangle = self.triangle.times(factor)
         self.cross, self.power = self.cross * factor, self.power * factor
+        self.shared = self.shared * factor
 
     def widen(self, outputs: int) -> None:
         """Appends outputs whose target was 0 for every sample so far."""
@@ -242,7 +262,7 @@ class Moments:
         m, c = require_shape("cross", tensors["cross"], None, None).shape
         device = tensors["cross"].device
         held = cls(m, c, intercept, device, views=views, precision=precision)
-        sizes = {"m": m, "c": c, "t": m * (m + 1) // 2}
+        sizes = {"m": m, "c": c, "t": m * (m + 1) // 2, "k": held.shared.shape[1]}
         for name, shape in SUMS.items():
             tensor = require_shape(name, tensors[name], *(sizes[each] for each in shape))
             expected = precision if name == "triangle" else torch.float64
@@ -319,7 +339,7 @@ class Moments:
         that makes the predictions of the targets. For samples of unequal weight, n is the number
         of equally weighted samples that would be worth as much, $N^2 / \sum w^2$.
         """
-        return self._scores(eigen(self.scatter).spectrum(self.cross)).score(gamma)
+        return self._scores(self._exact(eigen(self.scatter))).score(gamma)
 
     def _chosen(self, few: Eigen | None) -> tuple[float, Tensor | None]:
         """Returns the best ridge, and the Cholesky factor that belongs to it if it was made."""
@@ -332,10 +352,12 @@ class Moments:
         start = max(2 * round(math.log10(mean)), lowest)
         factor, center = None, lowest
         if few is not None or self.features <= EXACT_FEATURES:
-            scores = self._scores((few or eigen(self.scatter)).spectrum(self.cross))
+            scores = self._scores(self._exact(few or eigen(self.scatter)))
             best = downhill(scores.score, start, lowest)
         else:
-            scores = self._scores(self._estimated(self.triangle.product, KRYLOV_STEPS))
+            scores = self._scores(
+                self._estimated(self.triangle.product, KRYLOV_STEPS), counted=True
+            )
             best, tried = downhill(scores.score, start, lowest), set[int]()
             while best not in tried:  # an estimate is good near the ridge that it is made with
                 center = best
@@ -343,7 +365,7 @@ class Moments:
                 factor = self._factor(STEP**center)
                 if factor is None:
                     break
-                scores = self._scores(self._estimated_near(STEP**center, factor))
+                scores = self._scores(self._estimated_near(STEP**center, factor), counted=True)
                 near = range(center + 3, max(center - 4, lowest - 1), -1)
                 best = min(near, key=lambda each: scores.score(STEP**each))
                 if scores.score(STEP**center) <= (1 + SAME_SCORE) * scores.score(STEP**best):
@@ -360,14 +382,25 @@ class Moments:
             return None
         return low_rank_eigen(self.scatter, rows)
 
+    def _probes(self) -> Tensor:
+        return signs(self.features, self._k, self.mean)
+
+    def _exact(self, known: Eigen) -> Spectrum:
+        held = self.shared if self.views > 1 else None
+        return known.spectrum(self.cross, self._probes(), held)
+
     def _estimated(self, product: Callable[[Tensor], Tensor], steps: int) -> Spectrum:
-        # Their relative error in the trace is sqrt(2 / (probes m)): few will do if few of the
-        # samples are spent on fitting the features.
-        samples = self.weight**2 / self.squared_weight
-        probes = 8 if samples > 4 * self.features else 64
-        width = self.outputs + probes
+        if self.views > 1:
+            probes, held = self._probes(), self.shared
+        else:
+            # Their relative error in the trace is sqrt(2 / (probes m)): few will do if few of the
+            # samples are spent on fitting the features.
+            samples = self.weight**2 / self.squared_weight
+            number = FEW_PROBES if samples > 4 * self.features else PROBES
+            probes, held = signs(self.features, number, self.mean), None
+        width = self.outputs + probes.shape[1]
         steps = min(steps, max(2, MOST_KRYLOV // width), max(1, self.features // width))
-        return krylov_spectrum(product, self.cross, probes, steps)
+        return krylov_spectrum(product, self.cross, probes, held, steps)
 
     def _estimated_near(self, gamma: float, factor: Tensor) -> Spectrum:
         """The spectrum of C by that of its inverse, which is exact for eigenvalues near gamma."""
@@ -375,7 +408,9 @@ class Moments:
         nodes = (1 / inverse.nodes.clamp(min=1e-300) - gamma).clamp(min=0)
         return inverse._replace(nodes=nodes)
 
-    def _scores(self, spectrum: Spectrum) -> CrossValidation:
+    def _scores(self, spectrum: Spectrum, counted: bool = False) -> CrossValidation:
+        if counted and self.views == 1:  # P is C
+            spectrum = spectrum._replace(own=spectrum.own * spectrum.nodes)
         power = float(self.power.sum())
         known = LEAST_ERROR * max(power, self.peak_power)
         samples = self.weight**2 / self.squared_weight
@@ -475,6 +510,8 @@ class Moments:
         else:
             self.triangle = self.triangle.plus_product(gap, factor)
         self.cross = torch.addr(self.cross, gap, target_gap, alpha=factor)
+        if self.views > 1:
+            self.shared = torch.addr(self.shared, gap, gap @ self._probes(), alpha=factor)
         self.power = torch.add(self.power, target_gap.square(), alpha=factor)
 
     def _mean_without(self, mean: Tensor, other: Tensor, weight: float) -> Tensor:
@@ -489,6 +526,7 @@ class Moments:
         self.triangle = self.triangle.plus(other.triangle, sign)
         self.cross = torch.add(self.cross, other.cross.to(self.cross), alpha=sign)
         self.power = torch.add(self.power, other.power.to(self.power), alpha=sign)
+        self.shared = torch.add(self.shared, other.shared.to(self.shared), alpha=sign)
 
 
 def _warn_of_forgetting(what: str) -> None:

@@ -78,13 +78,12 @@ def _fill(total: Moments, held: Moments, add: Callable[[Tensor], Any]) -> None:
         total.mean, total.target_mean = means[: held.features], means[held.features :]
     sums = held.copy()
     sums.add_gap(held.mean - total.mean, held.target_mean - total.target_mean, weight)
-    packed, total.cross, total.power = (
-        sums.triangle.packed().double(),
-        sums.cross.clone(),
-        sums.power.clone(),
-    )
-    for tensor in (packed, total.cross, total.power):
-        add(tensor)
+    packed = sums.triangle.packed().double()
+    total.cross, total.power = sums.cross.clone(), sums.power.clone()
+    total.shared = sums.shared.clone()
+    for tensor in (packed, total.cross, total.power, total.shared):
+        if tensor.numel():
+            add(tensor)
     total.triangle = Triangle.of_packed(packed.to(total.precision), total.mean)
     for (name, kind), number in zip(NUMBERS.items(), numbers, strict=True):
         setattr(total, name, kind(round(number) if kind is int else number))

@@ -6,6 +6,13 @@ residual sum of squares and the trace of the hat matrix are, for any ridge,
     RSS(gamma) = s - sum_i p_i (lambda_i + 2 gamma) / (lambda_i + gamma)^2
     tr H(gamma) = sum_i lambda_i / (lambda_i + gamma) .
 
+A sample with several rows $\phi_v$ is left out with all of them. What its own targets contribute to
+its mean prediction is then, on average over the samples, tr H with P in the place of C:
+
+    P = sum over samples of u u^T,   u = sum_v phi_v / sqrt(V) ,
+
+which is C for equal rows, and C / V for rows that have nothing in common.
+
 Few features, or few samples, allow all eigenvalues. Otherwise a block Krylov space stands for them
 (Golub and Meurant, 2010): its Ritz values, weighted by what they hold of B and of a few random
 vectors of signs, whose mean stands for the trace (Hutchinson, 1990). It is most exact for large
@@ -36,7 +43,7 @@ class Spectrum(NamedTuple):
 
     nodes: Tensor  # (d,)
     power: Tensor  # (d,) squared length of B along each
-    counts: Tensor  # (d,) how many eigenvalues each stands for
+    own: Tensor  # (d,) what P holds of each; with one row a sample, the eigenvalues themselves
 
 
 class Eigen(NamedTuple):
@@ -49,10 +56,19 @@ class Eigen(NamedTuple):
         """Returns (C + gamma I)^-1 B for a B in the range of C."""
         return self.vectors @ ((self.vectors.mT @ B) / (self.values + gamma)[:, None])
 
-    def spectrum(self, B: Tensor) -> Spectrum:
-        """Returns the exact spectrum; zeros are left out, because they change no score."""
+    def spectrum(self, B: Tensor, probes: Tensor, held: Tensor | None) -> Spectrum:
+        """Returns the exact spectrum; zeros are left out, because they change no score.
+
+        Args:
+            B: (m, c) products of features and targets.
+            probes: (m, k) vectors z, and `held` the products P z; None if P is C.
+            held: See there.
+        """
         power = (self.vectors.mT @ B).square().sum(1)
-        return Spectrum(self.values, power, torch.ones_like(self.values))
+        if held is None:
+            return Spectrum(self.values, power, self.values)
+        products = (self.vectors.mT @ probes) * (self.vectors.mT @ held)
+        return Spectrum(self.values, power, products.sum(1) / trace_of(probes))
 
 
 class CrossValidation(NamedTuple):
@@ -73,8 +89,8 @@ class CrossValidation(NamedTuple):
 
     def score(self, gamma: float) -> float:
         """RSS / N / (1 - tr H / n)^2; the smaller the better, infinite if nothing is left."""
-        nodes, _, counts = self.spectrum
-        spent = float((counts * nodes / (nodes + gamma)).sum()) + self.intercept
+        nodes, _, own = self.spectrum
+        spent = float((own / (nodes + gamma)).sum()) + self.intercept
         freedom = 1 - spent / self.samples
         return math.inf if freedom <= 0 else self.residual(gamma) / freedom**2
 
@@ -126,14 +142,32 @@ def low_rank_eigen(C: Tensor, rank: int) -> Eigen:
     return Eigen(Q @ inside.vectors, inside.values)
 
 
+def signs(m: int, k: int, like: Tensor) -> Tensor:
+    """Vectors z (m, k) for `krylov_spectrum`: the axes if there are m of them, else random signs.
+
+    They are the same for the same sizes, so that the same sums always give the same ridge.
+    """
+    if k >= m:
+        return torch.eye(m, dtype=like.dtype, device=like.device)
+    random = torch.Generator().manual_seed(0)
+    return (2 * torch.randint(0, 2, (m, k), generator=random) - 1).to(like)
+
+
+def trace_of(probes: Tensor) -> float:
+    """By what a sum over these vectors is to be divided to estimate a trace."""
+    return float(probes.square().sum()) / len(probes)
+
+
 def krylov_spectrum(
-    product: Callable[[Tensor], Tensor], B: Tensor, probes: int, steps: int
+    product: Callable[[Tensor], Tensor], B: Tensor, probes: Tensor, held: Tensor | None, steps: int
 ) -> Spectrum:
-    """Estimates the spectrum of a matrix from its products with blocks of vectors."""
-    m, c = B.shape
-    random = torch.Generator().manual_seed(0)  # the same sums always give the same ridge
-    signs = 2 * torch.randint(0, 2, (m, probes), generator=random) - 1
-    block, R = torch.linalg.qr(torch.cat([B, signs.to(B)], 1))
+    """Estimates the spectrum of a matrix from its products with blocks of vectors.
+
+    Without `held`, the `own` of the result is the number of eigenvalues at a node, for the caller
+    to multiply by them.
+    """
+    c = B.shape[1]
+    block, R = torch.linalg.qr(torch.cat([B, probes], 1))
     basis, images = block, [product(block)]
     for _ in range(steps - 1):
         block = images[-1]
@@ -143,5 +177,8 @@ def krylov_spectrum(
         images.append(product(block))
     T = basis.mT @ torch.cat(images, 1)
     nodes, vectors = torch.linalg.eigh((T + T.mT) / 2)
-    held = (vectors[: len(R)].mT @ R).square()
-    return Spectrum(nodes.clamp(min=0), held[:, :c].sum(1), held[:, c:].mean(1))
+    found = vectors[: len(R)].mT @ R
+    seen = found[:, c:]
+    other = seen if held is None else vectors.mT @ (basis.mT @ held)
+    own = (seen * other).sum(1) / trace_of(probes)
+    return Spectrum(nodes.clamp(min=0), found[:, :c].square().sum(1), own)

@@ -13,7 +13,7 @@ from retarget.errors import InvalidInputError
 
 # Columns that are multiplied together, so that the upper triangle can be skipped.
 COLUMNS = {"cpu": 256}
-COLUMNS_ELSEWHERE = 2048
+COLUMNS_ELSEWHERE = 512
 # Rows wait to be added until there are this many, or a quarter as many as features: for one row
 # alone, most of the time would go to writing the triangle.
 WAITING_ROWS = 64
