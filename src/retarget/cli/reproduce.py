@@ -50,9 +50,7 @@ def reproduce(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick", help="A small version that runs the same code, within a minute."
-        ),
+        typer.Option("--quick", help="A small version that runs the same code, within a minute."),
     ] = False,
     change: Annotated[
         list[str] | None,

@@ -186,9 +186,7 @@ class _DyingWorkers:
 
 
 @contextmanager
-def _local_cluster(
-    workers: int, memory_limit: str | None, loop: IOLoop
-) -> Iterator[LocalCluster]:
+def _local_cluster(workers: int, memory_limit: str | None, loop: IOLoop) -> Iterator[LocalCluster]:
     try:
         cluster = LocalCluster(
             loop=loop,
