@@ -1,4 +1,4 @@
-"""Ten digits, two at a time, once: a network that follows a learner which keeps nothing of the past."""
+"""Ten digits, two at a time, once: a network that follows a learner, which keeps no samples."""
 
 import torch
 from sklearn.datasets import load_digits
