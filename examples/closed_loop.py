@@ -1,4 +1,4 @@
-"""Ten digits, two at a time, once: a network led by a learner that keeps nothing of the past."""
+"""Ten digits, two at a time, once: a network that follows a learner, which keeps no samples."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -39,4 +39,4 @@ def train(**options: int) -> tuple[float, float]:
 
 for replay in (0, 300):
     network, leader = train(replay=replay)
-    print(f"replay={replay}: network {network:.2f}, led by {leader:.2f}")
+    print(f"replay={replay}: network {network:.2f}, its leader {leader:.2f}")

@@ -23,7 +23,7 @@ def test_list_says_what_there_is_and_where(command, monkeypatch, made):
     assert code == 0
     assert "mnist │ 70,000 handwritten digits, 28 x 28 pixels, 10 classes │" in shown
     assert "kB" in shown
-    assert "not here" in shown
+    assert "not downloaded" in shown
     _, shown = command("data", "list", "--data-dir", made / "official")
     assert f"│ {made / 'official'} │" in shown
     (made / "official" / TRAIN_LABELS).unlink()

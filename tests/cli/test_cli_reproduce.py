@@ -195,8 +195,7 @@ def test_wrong_use(command, tmp_path, mine, arguments, message):
     assert calls(tmp_path) == {}
 
 
-def test_no_figure_and_no_such_command(command):
-    assert command("reproduce")[0] == 2
+def test_no_such_command(command):
     code, shown = command("repoduce", "fig1")
     assert code == 2
     assert "No such command 'repoduce'" in shown

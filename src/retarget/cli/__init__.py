@@ -29,7 +29,10 @@ COMMANDS = {
         "retarget.cli.diagnose",
         "Writes the targets to train on, for every row: true, and corrected in two ways.",
     ),
-    "reproduce": ("retarget.cli.reproduce", "Computes experiments and draws their figures."),
+    "reproduce": (
+        "retarget.cli.reproduce",
+        "Computes experiments and draws their figures; without a figure, lists them.",
+    ),
     "explore": (
         "retarget.cli.explore",
         "Opens a page where you move points, rates and the order, and see targets shift.",

@@ -42,7 +42,7 @@ def list_data_sets(data_dir: Folder = None) -> None:
 def _where(data_set: DataSet, folder: Path) -> str:
     present = sum(bool(file.present(folder)) for file in data_set.files)
     if not present:
-        return "not here"
+        return "not downloaded"
     some = "" if present == len(data_set.files) else f"{present} of {len(data_set.files)} files in "
     return escape(printable(f"{some}{folder}"))
 

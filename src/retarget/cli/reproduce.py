@@ -15,6 +15,7 @@ from retarget.errors import InvalidInputError, MissingDataError
 from retarget.lab.experiment import Core50Source, Experiment
 from retarget.lab.reader import (
     experiment_descriptions,
+    experiment_names,
     load_experiment,
     named_experiments,
     parse_changes,
@@ -40,8 +41,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="FIGURE",
-            help="fig1, fig3a...; a figure, for all its parts; all; or a TOML file of your own. "
-            "If left out: a list of the figures.",
+            help=f"{', '.join(experiment_names())}; a figure such as fig6, for all its parts; all; "
+            "or a TOML file of your own. If left out: a list of the figures.",
         ),
     ] = None,
     seed: Annotated[

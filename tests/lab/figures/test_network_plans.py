@@ -20,7 +20,7 @@ def cases_of(name, *parameters):
     }
 
 
-def test_fig3_is_the_papers_cases_for_every_seed():
+def test_fig3a_has_the_papers_cases_for_every_seed():
     names = ("method", "lr", "reduction", "assumed_reduction", "refresh", "kind")
     assert cases_of("fig3a", *names) == {
         "cumulative replay": (10, "cumulative", 0.01, "mean", None, "task", "iterative"),
@@ -33,6 +33,12 @@ def test_fig3_is_the_papers_cases_for_every_seed():
             10, "corrected", 0.007, "sum", None, "task", "distilled",
         ),
     }  # fmt: skip
+    sizes = ("batch_size", "per_class", "epochs", "gamma", "block_size", "evaluate_every")
+    assert set(cases_of("fig3a", *sizes).values()) == {(10, 4, 3000, 1, 100.0, 20, 500)}
+    assert cases_of("fig3a", "strength")["EWC"][1] == 100.0
+
+
+def test_fig3b_has_the_papers_cases_for_every_seed():
     names = ("lr", "epochs", "replay_passes", "reduction", "assumed_reduction", "refresh")
     assert cases_of("fig3b", *names) == {
         "cumulative replay": (5, 0.01, 1, 10, "mean", None, "task"),
@@ -41,6 +47,12 @@ def test_fig3_is_the_papers_cases_for_every_seed():
         "corrected": (5, 0.003, 10, 1, "mean", "sum", "epoch"),
         "corrected, summed loss": (5, 0.003, 10, 1, "sum", None, "epoch"),
     }
+    sizes = ("data", "frames_per_session", "image_size", "batch_size", "reshuffle", "block_size")
+    assert set(cases_of("fig3b", *sizes).values()) == {(5, "core50", 15, 224, 4, True, 20)}
+    assert cases_of("fig3b", "strength")["EWC"][1] == 100.0
+
+
+def test_fig3b_methods_has_every_method_and_both_halves():
     assert cases_of("fig3b-methods", "method", "parts", "kind") == {
         **{name: (5, name.lower(), "both", "iterative") for name in ("ER", "DER", "DER++")},
         "label smoothing": (5, "label smoothing", "both", "iterative"),
@@ -50,15 +62,12 @@ def test_fig3_is_the_papers_cases_for_every_seed():
         "offline prediction, uncorrected": (5, "corrected", "both", "distilled"),
     }
     assert {case[1] for case in cases_of("fig3b-methods", "capacity").values()} == {600}
-    sizes = ("batch_size", "per_class", "epochs", "gamma", "block_size", "evaluate_every")
-    assert set(cases_of("fig3a", *sizes).values()) == {(10, 4, 3000, 1, 100.0, 20, 500)}
-    sizes = ("data", "frames_per_session", "image_size", "batch_size", "reshuffle", "block_size")
-    assert set(cases_of("fig3b", *sizes).values()) == {(5, "core50", 15, 224, 4, True, 20)}
-    for name in ("fig3a", "fig3b"):
-        assert cases_of(name, "strength")["EWC"][1] == 100.0
-    for name in named_experiments("fig3"):  # every case has a line of its own
-        lines = [networks.LINES[case] for case in load_experiment(name).cases]
-        assert len(set(lines)) == len(lines) > 0
+
+
+@pytest.mark.parametrize("name", named_experiments("fig3"))
+def test_every_case_of_fig3_has_a_line_of_its_own(name):
+    lines = [networks.LINES[case] for case in load_experiment(name).cases]
+    assert len(set(lines)) == len(lines) > 0
 
 
 FIG6AD = {

@@ -128,13 +128,27 @@ def test_more_images_than_there_are():
         cifar(per_class=16).setup()
 
 
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("vanilla", "Vanilla"),
+        ("ewc", "EWC"),
+        ("cumulative", "CumulativeReplay"),
+        ("er", "ER"),
+        ("der", "DER"),
+        ("der++", "DER++"),
+        ("label smoothing", "LabelSmoothing"),
+        ("led", "Led"),
+        ("tangent", "Tangent"),
+        ("last layer", "LastLayer"),
+        ("joint", "Joint"),
+    ],
+)
+def test_a_method_by_its_name(method, expected):
+    assert [each.name for each in methods_of([cifar(method=method)])] == [expected]
+
+
 def test_options_reach_the_methods():
-    """By the name of each method, which is that of its class unless it is given here."""
-    names = {"er": "ER", "ewc": "EWC", "cumulative": "CumulativeReplay", "led": "Led"}
-    for method in ("vanilla", "label smoothing", "der", "der++", "tangent", "last layer", "joint"):
-        names[method] = method.title().replace(" ", "").replace("Der", "DER")
-    for method, expected in names.items():
-        assert [each.name for each in methods_of([cifar(method=method)])] == [expected]
     changes = {"gamma": 7.0, "refresh": "epoch", "parts": "online", "assumed_reduction": "sum"}
     corrected, der = methods_of([cifar(method="der, corrected", **changes)])
     assert (corrected.gamma, corrected.block_size, corrected.assumed_reduction) == (7.0, 8, "sum")

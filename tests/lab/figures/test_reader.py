@@ -86,7 +86,7 @@ def test_every_experiment_of_the_package_is_valid_and_smaller_if_quick():
             assert len(quick.runs()) < len(whole.runs())
             cases = {run.labels.get("case") for run in quick.planned_runs()}
             assert cases == set(whole.cases or [None])
-            for size in whole.quick.parameters:
+            for size in whole.quick.parameters.keys() - {"lr", "gamma"}:
                 assert getattr(quick.runs()[0], size) < getattr(whole.runs()[0], size)
 
 

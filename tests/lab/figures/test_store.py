@@ -46,14 +46,14 @@ def key(config, family):
     return identity_of(config, FAMILIES[family]).key
 
 
-def test_every_parameter_counts():
+@pytest.mark.parametrize("family", EXAMPLES)
+def test_every_parameter_counts(family):
     """What determines the key is below; here, that each parameter is part of it."""
-    for family in EXAMPLES:
-        config = example(family)
-        found = identity_of(config, replace(FAMILIES[family], data=reads_nothing))
-        assert found.config == config.model_dump(mode="json")
-        assert set(found.config) == set(FAMILIES[family].config.model_fields)
-        assert found.kind.endswith(type(config).__qualname__)
+    config = example(family)
+    found = identity_of(config, replace(FAMILIES[family], data=reads_nothing))
+    assert found.config == config.model_dump(mode="json")
+    assert set(found.config) == set(FAMILIES[family].config.model_fields)
+    assert found.kind.endswith(type(config).__qualname__)
 
 
 TEXTS = st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.integers(), max_size=3)

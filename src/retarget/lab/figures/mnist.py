@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -442,12 +442,8 @@ def _draw_corrected(axes: Axes, table: pl.DataFrame, label: str, colors: str) ->
     legend_below(axes)
 
 
-MNIST_FAMILY = {"data": mnist_checksums, "notice": time_without_numba}
+_family = partial(family_in_rows, data=mnist_checksums, notice=time_without_numba)
 FAMILIES = {
-    "mnist curves": family_in_rows(
-        MnistCurves, run_curves, (12, 6.8), draw_curves, summarize_curves, **MNIST_FAMILY
-    ),
-    "mnist sweeps": family_in_rows(
-        MnistSweeps, run_sweeps, (9.5, 7.6), draw_sweeps, summarize_sweeps, **MNIST_FAMILY
-    ),
+    "mnist curves": _family(MnistCurves, run_curves, (12, 6.8), draw_curves, summarize_curves),
+    "mnist sweeps": _family(MnistSweeps, run_sweeps, (9.5, 7.6), draw_sweeps, summarize_sweeps),
 }
