@@ -78,7 +78,7 @@ COARSER = {torch.float64: 1.0, torch.float32: 1e5}
 EXACT_FEATURES = 384
 FEW_ROWS = 256
 # Steps of a Krylov space that estimates them, with C and with its inverse, and its size at most.
-KRYLOV_STEPS = 10
+KRYLOV_STEPS = 16
 INVERSE_STEPS = 3
 MOST_KRYLOV = 512
 # Random vectors that stand for a trace.
@@ -355,9 +355,7 @@ class Moments:
             scores = self._scores(self._exact(few or eigen(self.scatter)))
             best = downhill(scores.score, start, lowest)
         else:
-            scores = self._scores(
-                self._estimated(self.triangle.product, KRYLOV_STEPS), counted=True
-            )
+            scores = self._rough_scores()
             best, tried = downhill(scores.score, start, lowest), set[int]()
             while best not in tried:  # an estimate is good near the ridge that it is made with
                 center = best
@@ -365,7 +363,7 @@ class Moments:
                 factor = self._factor(STEP**center)
                 if factor is None:
                     break
-                scores = self._scores(self._estimated_near(STEP**center, factor), counted=True)
+                scores = self._scores_near(STEP**center, factor)
                 near = range(center + 3, max(center - 4, lowest - 1), -1)
                 best = min(near, key=lambda each: scores.score(STEP**each))
                 if scores.score(STEP**center) <= (1 + SAME_SCORE) * scores.score(STEP**best):
@@ -389,28 +387,45 @@ class Moments:
         held = self.shared if self.views > 1 else None
         return known.spectrum(self.cross, self._probes(), held)
 
-    def _estimated(self, product: Callable[[Tensor], Tensor], steps: int) -> Spectrum:
-        if self.views > 1:
-            probes, held = self._probes(), self.shared
-        else:
-            # Their relative error in the trace is sqrt(2 / (probes m)): few will do if few of the
-            # samples are spent on fitting the features.
-            samples = self.weight**2 / self.squared_weight
-            number = FEW_PROBES if samples > 4 * self.features else PROBES
-            probes, held = signs(self.features, number, self.mean), None
-        width = self.outputs + probes.shape[1]
-        steps = min(steps, max(2, MOST_KRYLOV // width), max(1, self.features // width))
-        return krylov_spectrum(product, self.cross, probes, held, steps)
+    def _rough_scores(self) -> CrossValidation:
+        """The scores of all ridges, from products with C: good for large ones."""
+        C = self.scatter.tril_()
+        C += C.tril(-1).mT
+        rough = self._krylov(lambda block: C @ block, self.cross, self.shared, KRYLOV_STEPS)
+        own = rough.own if self.views > 1 else rough.own * rough.nodes
+        return self._scores(rough._replace(own=own))
 
-    def _estimated_near(self, gamma: float, factor: Tensor) -> Spectrum:
-        """The spectrum of C by that of its inverse, which is exact for eigenvalues near gamma."""
-        inverse = self._estimated(lambda block: torch.cholesky_solve(block, factor), INVERSE_STEPS)
+    def _scores_near(self, gamma: float, factor: Tensor) -> CrossValidation:
+        """The scores of ridges near this one, from the inverse of C + gamma I."""
+
+        def solve(block: Tensor) -> Tensor:
+            return torch.cholesky_solve(block, factor)
+
+        weights = solve(self.cross)
+        held = solve(self.shared) if self.views > 1 else self.shared
+        inverse = self._krylov(solve, weights, held, INVERSE_STEPS)
         nodes = (1 / inverse.nodes.clamp(min=1e-300) - gamma).clamp(min=0)
-        return inverse._replace(nodes=nodes)
+        own = inverse.own * (nodes + gamma if self.views > 1 else nodes)
+        # RSS = s - 2 <B, W> + <W, C W>, and C W = B - gamma W
+        explained = (self.cross * weights).sum() + gamma * weights.square().sum()
+        there = float(self.power.sum()) - float(explained)
+        scores = self._scores(inverse._replace(nodes=nodes, own=own))
+        return scores._replace(near=(gamma, there))
 
-    def _scores(self, spectrum: Spectrum, counted: bool = False) -> CrossValidation:
-        if counted and self.views == 1:  # P is C
-            spectrum = spectrum._replace(own=spectrum.own * spectrum.nodes)
+    def _krylov(
+        self, product: Callable[[Tensor], Tensor], start: Tensor, held: Tensor, steps: int
+    ) -> Spectrum:
+        """Estimates the spectrum of a function of C, given by its products."""
+        # Their relative error in the trace is sqrt(2 / (probes m)): few will do if few of the
+        # samples are spent on fitting the features.
+        many = self.weight**2 / self.squared_weight > 4 * self.features
+        number = held.shape[1] or (FEW_PROBES if many else PROBES)
+        width = self.outputs + number
+        steps = min(steps, max(2, MOST_KRYLOV // width), max(1, self.features // width))
+        probes = signs(self.features, number, self.mean)
+        return krylov_spectrum(product, start, probes, held if held.numel() else None, steps)
+
+    def _scores(self, spectrum: Spectrum) -> CrossValidation:
         power = float(self.power.sum())
         known = LEAST_ERROR * max(power, self.peak_power)
         samples = self.weight**2 / self.squared_weight

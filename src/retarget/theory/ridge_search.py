@@ -15,8 +15,15 @@ which is C for equal rows, and C / V for rows that have nothing in common.
 
 Few features, or few samples, allow all eigenvalues. Otherwise a block Krylov space stands for them
 (Golub and Meurant, 2010): its Ritz values, weighted by what they hold of B and of a few random
-vectors of signs, whose mean stands for the trace (Hutchinson, 1990). It is most exact for large
-eigenvalues if it is built with C, and for those near a ridge if with (C + ridge I)^-1.
+vectors of signs, whose mean stands for the trace (Hutchinson, 1990). Built with C it is most exact
+for large eigenvalues, which shows where to look. Built with (C + g I)^-1 it is exact for those near
+g, and from the solution W at g, with $w_i$ its squared length along eigenvector i,
+
+    RSS(gamma) = RSS(g) + (gamma - g) sum_i w_i (gamma (l + g) + g (l + gamma)) / (l + gamma)^2 ,
+
+with l for the eigenvalue,
+
+so that no digits are lost to the difference of large numbers, and few steps are enough.
 """
 
 import math
@@ -42,7 +49,7 @@ class Spectrum(NamedTuple):
     """Eigenvalues of C, or nodes that stand for them."""
 
     nodes: Tensor  # (d,)
-    power: Tensor  # (d,) squared length of B along each
+    power: Tensor  # (d,) squared length of B along each, or of W
     own: Tensor  # (d,) what P holds of each; with one row a sample, the eigenvalues themselves
 
 
@@ -80,12 +87,19 @@ class CrossValidation(NamedTuple):
     weight: float  # N
     samples: float  # as many as would be worth as much with equal weights
     intercept: bool
+    near: tuple[float, float] | None = None  # g and RSS(g), if the spectrum has W
 
     def residual(self, gamma: float) -> float:
         """RSS / N."""
         nodes, power, _ = self.spectrum
-        explained = (power * (nodes + 2 * gamma) / (nodes + gamma).square()).sum()
-        return max(self.power - float(explained), self.known) / self.weight
+        if self.near is None:
+            explained = (power * (nodes + 2 * gamma) / (nodes + gamma).square()).sum()
+            total = self.power - float(explained)
+        else:
+            g, there = self.near
+            slopes = (gamma * (nodes + g) + g * (nodes + gamma)) / (nodes + gamma).square()
+            total = there + (gamma - g) * float((power * slopes).sum())
+        return max(total, self.known) / self.weight
 
     def score(self, gamma: float) -> float:
         """RSS / N / (1 - tr H / n)^2; the smaller the better, infinite if nothing is left."""
@@ -163,8 +177,8 @@ def krylov_spectrum(
 ) -> Spectrum:
     """Estimates the spectrum of a matrix from its products with blocks of vectors.
 
-    Without `held`, the `own` of the result is the number of eigenvalues at a node, for the caller
-    to multiply by them.
+    The `own` of the result is what `held` has of each node or, without it, the number of
+    eigenvalues there.
     """
     c = B.shape[1]
     block, R = torch.linalg.qr(torch.cat([B, probes], 1))

@@ -62,17 +62,6 @@ class Triangle(NamedTuple):
             matrix[stop - len(block) : stop, :stop] = block
         return matrix
 
-    def product(self, columns: Tensor) -> Tensor:
-        """Returns C times columns (m, k)."""
-        result = torch.zeros_like(columns)
-        for block in self.added().blocks:
-            stop = block.shape[1]
-            first = stop - len(block)
-            block = block.to(columns)
-            result[first:stop] += block @ columns[:stop]
-            result[:first] += block[:, :first].mT @ columns[first:stop]
-        return result
-
     def diagonal(self) -> Tensor:
         """Returns the diagonal of C (m,)."""
         parts = [block.diagonal(block.shape[1] - len(block)).double() for block in self.blocks]
