@@ -22,8 +22,9 @@ PATIENCE = 300  # seconds without a page measured, after which something hangs
 MEASURE = """<!doctype html><body><script>
 const shown = ".arithmatex, .md-content table, .md-content img, .md-content iframe";
 const size = (one) => {
-  const box = (one.matches(".arithmatex") ? one.querySelector("svg") : one)?.getBoundingClientRect();
-  return box ? [box.width, box.height].map(Math.round) : [0, 0];
+  const drawn = one.matches(".arithmatex") ? one.querySelector("svg") : one;
+  const box = drawn?.getBoundingClientRect() ?? { width: 0, height: 0 };
+  return [box.width, box.height].map(Math.round);
 };
 const name = (one) => one.matches(".arithmatex") ? "formula" : one.tagName.toLowerCase();
 const measured = (page) => new Promise((done) => {
@@ -56,12 +57,13 @@ class _Server(SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """A file of the site; at /measure the page that looks at them."""
-        if self.path != "/measure":
-            return super().do_GET()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(self.measure)
+        if self.path == "/measure":
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(self.measure)
+        else:
+            super().do_GET()
 
     def do_POST(self) -> None:
         """What was measured on one page."""

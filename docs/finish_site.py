@@ -5,44 +5,49 @@ import json
 import re
 from pathlib import Path
 
-SYMBOLS = dict(
-    item.split(":")
-    for item in (
-        "alpha:α beta:β gamma:γ epsilon:ε varepsilon:ε eta:η theta:θ Theta:Θ kappa:κ lambda:λ mu:μ pi:π rho:ρ "
-        "sigma:σ tau:τ phi:φ varphi:φ Phi:Φ ell:ℓ nabla:∇ sum:Σ sqrt:√ infty:∞ top:ᵀ square:□ cdot:· cdots:… "
-        "circ:∘ times:× pm:± le:≤ ge:≥ ne:≠ approx:≈ in:∈ to:→ leftarrow:← langle:⟨ rangle:⟩ lVert:‖ rVert:‖ "
-        "|:‖ lvert:| rvert:| lfloor:⌊ rfloor:⌋ _:_"
-    ).split()
-)
-UNSEEN = "text operatorname mathcal mathbb bar overline left right big Big bigl bigr Bigl Bigr"
+# Commands whose sign says more than their name; the others become words, as one would type them.
+NAMES = ["nabla", "sum", "sqrt", "infty", "square", "cdot", "cdots", "circ", "pm", "le", "ge"]
+NAMES += ["ne", "approx", "in", "to", "leftarrow"]
+SIGNS = dict(zip(NAMES, "∇Σ√∞□·…∘±≤≥≠≈∈→←", strict=True)) | {
+    **dict.fromkeys(["lVert", "rVert", "|"], "‖"),
+    **dict.fromkeys(["lvert", "rvert"], "|"),
+}
+UNSEEN = {"text", "operatorname", "mathcal", "mathbb", "bar", "overline", "left", "right"}
+UNSEEN |= {"big", "Big", "bigl", "bigr", "Bigl", "Bigr", "quad", "qquad", ",", ";", "!", " "}
 RAISED = str.maketrans("0123456789+-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻")
 
 FORMULA = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| \[[^]]+\]\((?:theory\.md)?(#[^)]+)\) \|$", re.M)
+ROW = re.compile(
+    r"^\| ((?:Eq|Lemma|Theorem|Proposition|A)[ .][^|]+) \| ([^|]+) \| ([^|]+) "
+    r"\| \[[^]]+\]\(([\w/]*)(?:\.md)?(#[^)]+)\) \|$",
+    re.MULTILINE,
+)
 CODE = re.compile(r'<div class="highlight">(<pre><span></span><code>)(.*?)(?=</code></pre>)', re.S)
 
 
 def in_words(formula: str) -> str:
-    """A LaTeX formula as a line of text.
-
-    >>> in_words(r"(\\tfrac1\\eta I + K^L_{nn})^{-1}\\, Y^\\top")
-    '(1/η I + K^L_nn)⁻¹ Yᵀ'
-    """
+    """A LaTeX formula as a line of text: a fraction as a/b, powers raised, indices after _."""
     text = re.sub(r"\\begin\{\w+\}", "(", formula)
     text = re.sub(r"\\end\{\w+\}", ")", text).replace("\\\\", ";").replace("&", ",")
     part = r"(\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|\w)"
-    text = re.sub(rf"\\t?frac\s*{part}\s*{part}", r"\1/\2", text)
+    text = re.sub(
+        rf"\\t?frac\s*{part}\s*{part}", lambda f: f"{_grouped(f[1])}/{_grouped(f[2])}", text
+    )
     text = re.sub(r"\^\{?([0-9+-]+)\}?", lambda power: power[1].translate(RAISED), text)
     text = re.sub(r"\^\{?\\top\}?", "ᵀ", text)
 
-    def symbol(command: re.Match[str]) -> str:
-        name = command[1]
-        if name in UNSEEN.split() or name in {",", ";", "!", " ", "quad", "qquad"}:
-            return " "
-        return SYMBOLS.get(name, name)
+    text = re.sub(r"\\([A-Za-z]+|.)", _spoken, text)
+    text = re.sub(r"\s+", " ", text.replace("{", "").replace("}", ""))
+    return re.sub(r"(?<=[(\[√‖_^/]) | (?=[)\]_^,/])", "", text).strip()
 
-    text = re.sub(r"\\([A-Za-z]+|.)", symbol, text)
-    return re.sub(r"\s+", " ", text.replace("{", "").replace("}", "")).strip()
+
+def _spoken(command: re.Match[str]) -> str:
+    name = command[1]
+    return " " if name in UNSEEN else SIGNS.get(name, f" {name} ")
+
+
+def _grouped(part: str) -> str:
+    return f"({part})" if re.search("[+-]", part) else part
 
 
 def with_words(text: str) -> str:
@@ -58,14 +63,14 @@ def entries(theory: str) -> list[dict]:
     """One entry of the search index for each row of the theory page's table of the paper."""
     return [
         {
-            "location": f"theory.html{section}",
+            "location": f"{page or 'theory'}.html{section}",
             "level": 2,
-            "title": re.sub(r"\*", "", place),
-            "text": f"<p>{what}: {code}</p>".replace("`", "").replace("$", ""),
+            "title": place,
+            "text": re.sub(r"\$([^$]+)\$", r"\(\1\)", f"<p>{what}: {code}</p>").replace("`", ""),
             "path": ["Theory", "The theory"],
             "tags": [],
         }
-        for place, what, code, section in ROW.findall(theory)
+        for place, what, code, page, section in ROW.findall(theory)
     ]
 
 
