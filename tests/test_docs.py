@@ -113,7 +113,7 @@ def test_everything_of_the_paper_is_in_its_table_once():
     places = [place for row in paper() for place in row[0].split(", ")]
     results = ["Lemma 3.1", "Theorem 3.2", "Theorem 4.1", "Proposition 4.2", "Proposition A.1"]
     numbered = [f"Eq. {n}" for n in range(1, 19)] + [f"A.{n}" for n in range(1, 9)]
-    figures = ["1", "2", "3A", "3B", "3C", "4", "5", "6A–D", "6E–H"]
+    figures = ["1", "2", "3A", "3B", "3C", "4", "5", "6A to D", "6E to H"]
     assert sorted(places) == sorted([*results, *numbered, *(f"Fig. {name}" for name in figures)])
 
 
