@@ -19,7 +19,7 @@ run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded dig
 test: $(READY) lint  ## style, types, import contract, tests
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
 
-docs: .venv-docs/.ready  ## the site, in build/site, with every link checked; needs npm, for the formulas
+docs: .venv-docs/.ready  ## the site, in build/site, with every link checked and, if there is Chromium, every size on a phone; needs npm
 	.venv-docs/bin/python docs/make_site.py
 
 coverage: $(READY)  ## the same tests with coverage, of which at least 95% is asked; half as long again

@@ -15,7 +15,9 @@ import sys
 import tarfile
 from pathlib import Path
 
+from check_layout import CHROMIUM, lost_on_a_phone
 from check_site import problems
+from finish_site import finish
 
 ROOT = Path(__file__).parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
@@ -152,7 +154,10 @@ if __name__ == "__main__":
     lay_out()
     lay_in_mathjax()
     build()
-    if found := problems(SITE):
+    finish(SITE, (DOCS / "theory.md").read_text())
+    if found := problems(SITE) + (lost_on_a_phone(SITE) if CHROMIUM else []):
         sys.exit("\n".join([*found, f"{len(found)} problems in the built pages."]))
     count = len(list(SITE.rglob("*.html")))
     sys.stdout.write(f"{count} pages in {SITE.relative_to(ROOT)}; every link leads somewhere.\n")
+    seen = "was measured on a phone's screen" if CHROMIUM else "was not measured: no Chromium here"
+    sys.stdout.write(f"The size of formulas, tables and pictures {seen}.\n")

@@ -28,9 +28,13 @@ def prose(page):
 
 
 def anchors(page):
-    """The addresses of a page's sections, as GitHub makes them."""
-    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    """The addresses of a page's sections, as GitHub makes them, and those that it sets itself."""
+    made = {slug(title) for title in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)}
+    return made | set(re.findall(r'<a id="([^"]+)">', prose(page)))
+
+
+def slug(title):
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -96,6 +100,44 @@ def test_the_reference_has_every_public_name(module):
     pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
     shown = [pydoc.locate(name) for name in re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)]
     assert [name for name in module.__all__ if getattr(module, name) not in shown] == []
+
+
+def paper():
+    """The rows of the theory page's table of the paper: place, what it says, code, section."""
+    text = (ROOT / "docs" / "theory.md").read_text()
+    table = text[text.index("## From the paper to the code") : text.index("## 1. Notation")]
+    return [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE)[1:]]
+
+
+def test_everything_of_the_paper_is_in_its_table_once():
+    places = [place for row in paper() for place in row[0].split(", ")]
+    results = ["Lemma 3.1", "Theorem 3.2", "Theorem 4.1", "Proposition 4.2", "Proposition A.1"]
+    numbered = [f"Eq. {n}" for n in range(1, 19)] + [f"A.{n}" for n in range(1, 9)]
+    figures = ["1", "2", "3A", "3B", "3C", "4", "5", "6A to D", "6E to H"]
+    assert sorted(places) == sorted([*results, *numbered, *(f"Fig. {name}" for name in figures)])
+
+
+@pytest.mark.parametrize("row", paper(), ids=lambda row: row[0])
+def test_a_row_of_the_paper_names_code_that_exists_and_links_to_where_it_is_explained(row):
+    place, _, code, section = row
+    names = re.findall(r"`rt\.(\w+)`", code)
+    assert all(hasattr(rt, name) for name in names), code
+    figures = re.findall(r"`retarget reproduce (\w+)`", code)
+    assert all((SOURCE / "lab" / "configs" / f"{name}.toml").exists() for name in figures), code
+    assert names or figures or place == "A.1"
+    assert "#" in section  # that it leads somewhere is tested with all other links
+    page, _, anchor = LINK.search(section)[1].partition("#")
+    if not page and place.startswith(("Eq", "Lemma", "Theorem", "Prop")):
+        assert cited(anchor).issuperset(place.split(", ")), f"{place} is not in section {anchor}"
+
+
+def cited(anchor):
+    """What a section of the theory page cites, with "Eqs. 9, 10 and 13" spelled out."""
+    sections = re.split(r"^## ", (ROOT / "docs" / "theory.md").read_text(), flags=re.MULTILINE)
+    text = next(one for one in sections if slug(one.partition("\n")[0]) == anchor)
+    several = re.findall(r"Eqs\. (\d+(?:(?:, | and )\d+)+)", text)
+    equations = {f"Eq. {n}" for numbers in several for n in re.findall(r"\d+", numbers)}
+    return equations | set(re.findall(r"(?:Eq\.|Lemma|Theorem|Proposition) [\d.]*\d", text))
 
 
 def test_the_site_lists_every_page():

@@ -1,5 +1,6 @@
 """The pages of the site are laid out as they should be, and what is wrong with them is found."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
+import check_layout  # noqa: E402
 import check_site  # noqa: E402
+import finish_site  # noqa: E402
 import make_site  # noqa: E402
 
 
@@ -104,3 +107,81 @@ def test_every_adapter_with_a_page_says_what_is_public():
     for page in (DOCS / "integrations").glob("*.md"):
         module = make_site.ADAPTERS / f"{page.stem}.py"
         assert not module.exists() or make_site.of_adapter(module), module
+
+
+# What the theme does to a formula on a phone, and an svg as MathJax makes it.
+THEME = """.md-typeset div.arithmatex > * { width: min-content; display: block }
+.md-typeset svg { max-width: 100%; height: auto }"""
+FORMULA = """<div class="arithmatex"><span><svg width="20ex" height="3ex" viewBox="0 0 200 30">
+</svg></span></div>"""
+
+
+@pytest.mark.skipif(check_layout.CHROMIUM is None, reason="there is no chromium on this machine")
+def test_what_has_no_size_on_a_phone_is_found(tmp_path):
+    ours = (DOCS / "assets" / "retarget.css").read_text()
+    bodies = {
+        "good": f"<style>{ours}</style>{FORMULA}<table><tr><td>x</table>",
+        "theme": FORMULA,
+        "untouched": '<span class="arithmatex">x</span>',
+        "empty": "<table></table><img>",
+        "wide": "<p style='width: 500px'>x</p>",
+    }
+    for name, body in bodies.items():
+        (tmp_path / f"{name}.html").write_text(
+            f"<!doctype html><style>{THEME} body {{ margin: 0 }}</style>"
+            f"<body class='md-typeset'><div class='md-content'>{body}"
+        )
+    found = check_layout.lost_on_a_phone(tmp_path)
+    assert {sentence.partition(".")[0] for sentence in found} == {*bodies} - {"good"}
+    for start in (
+        "empty.html: a table is 0 x 0 pixels",
+        "empty.html: a img is 0 x 0 pixels",
+        "theme.html: a formula is 0 x 0 pixels",
+        "untouched.html: a formula is 0 x 0 pixels",
+        "wide.html: the page is 500 pixels wide",
+    ):
+        assert any(sentence.startswith(start) for sentence in found), (start, found)
+
+
+@pytest.mark.parametrize(
+    ("formula", "words"),
+    [
+        (r"(\tfrac1\eta I + K^L_{nn})^{-1}\, Y^\top", "(1/eta I + K^L_nn)⁻¹ Yᵀ"),
+        (r"w + \tfrac{\eta\mu}{1-\mu} v", "w + eta mu/(1- mu) v"),
+        (r"\bigl\lVert f \bigr\rVert_{\mathcal H}^2 \le 10^{-10}", "‖f ‖_H² ≤ 10⁻¹⁰"),
+        (r"\begin{pmatrix} a & b \\ c & d \end{pmatrix}", "(a, b ; c, d)"),
+        (r"\sum_{i<t} A_i", "Σ_i<t A_i"),
+    ],
+)
+def test_a_formula_is_read_as_a_line_of_text(formula, words):
+    assert finish_site.in_words(formula) == words
+
+
+def test_copies_have_neither_prompts_nor_outputs():
+    lines = [
+        '<span class="gp">&gt;&gt;&gt; </span><span class="k">for</span> x <span>in</span> y:',
+        '<span class="gp">... </span>    f(x, <span class="s">&quot;a&lt;b&quot;</span>)',
+        '<span class="go">... an output</span>',
+        '<span class="go">2</span>',
+        '<span class="gp">&gt;&gt;&gt; </span>g()',
+    ]
+    start, end = "<pre><span></span><code>", "</code></pre></div>"
+    session = '<div class="highlight">' + start + "\n".join(lines) + end
+    script = '<div class="highlight">' + start + "x = 1\n" + end
+    copied = "for x in y:&#10;    f(x, &quot;a&lt;b&quot;)&#10;g()"
+    assert finish_site.with_copies(session + script) == (
+        session.replace('highlight">', f'highlight" data-copy="{copied}">', 1) + script
+    )
+
+
+def test_search_shows_words_and_leads_from_an_equation_to_the_theory(tmp_path):
+    item = {"title": r"The ridge \(\gamma\)", "text": r"<p>\(i &lt; t\), and \[ K^2 \]</p>"}
+    (tmp_path / "search.json").write_text(json.dumps({"config": {}, "items": [item]}))
+    finish_site.finish(tmp_path, (DOCS / "theory.md").read_text())
+    first, *others = json.loads((tmp_path / "search.json").read_text())["items"]
+    assert first == {"title": "The ridge gamma", "text": "<p>i &lt; t, and K²</p>"}
+    by_title = {place: entry for entry in others for place in entry["title"].split(", ")}
+    assert {f"Eq. {n}" for n in range(1, 19)} <= by_title.keys()
+    assert by_title["Eq. 16"]["location"].startswith("theory.html#4-")
+    assert by_title["A.7"]["location"].startswith("theory_proofs.html#")
+    assert not any("\\" in entry["text"] for entry in others)
