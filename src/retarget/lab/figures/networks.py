@@ -60,7 +60,11 @@ MEMORY_LINES = LINES | {
     "tangent, fewer features": (COLORS["iterative"], ":"),
     "last layer": (COLORS["one step"], "-"),
     "last layer, random features": (COLORS["one step"], "--"),
+    "tangent, mirror views, ten epochs, 8,192 features in float32": (COLORS["iterative"], "--"),
+    "tangent, mirror views, ten epochs, 1,024 features in float32": (COLORS["iterative"], ":"),
+    "DER++, 10,900 images": (LINES["DER++"][0], "--"),
     "joint, ten epochs": (COLORS["truth"], "-"),
+    "joint, mirror images, 40 epochs": (COLORS["truth"], "--"),
     "corrected": (COLORS["truth"], "--"),
     "corrected, summed loss": (COLORS["truth"], "--"),
 }
