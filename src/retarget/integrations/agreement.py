@@ -22,7 +22,7 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, take
-from retarget.theory.losses import one_hot, row_losses
+from retarget.theory.losses import batch_loss, one_hot
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -50,8 +50,7 @@ class HalfSquaredError(nn.Module):
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss for outputs (n, c) and labels (n,) or targets (n, c)."""
         targets = real_targets(targets, outputs.shape[-1]).to(outputs)
-        each = row_losses(outputs.reshape(len(outputs), -1), targets)
-        return each.mean() if self.reduction == "mean" else each.sum()
+        return batch_loss(outputs, targets, self.reduction)
 
 
 def real_targets(labels: Tensor, outputs: int) -> Tensor:

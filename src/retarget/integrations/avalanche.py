@@ -54,8 +54,8 @@ except ImportError as error:
 
 __all__ = ["SquaredError", "TangentStrategy", "TargetCorrectionPlugin", "mse_metrics"]
 
-Batch = list[Tensor]  # inputs, labels or targets, and perhaps task labels
-CorrectedBatches = Iterator[tuple[Batch, Tensor]]  # a mini-batch, and the targets to train on
+MiniBatch = list[Tensor]  # inputs, labels or targets, and perhaps task labels
+CorrectedBatches = Iterator[tuple[MiniBatch, Tensor]]  # a mini-batch, and the targets to train on
 LOGGED = {
     "shift": "TargetShift",
     "largest_target": "LargestTarget",
@@ -98,7 +98,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         if self.corrector is None:
             require_maker(corrector)
         self._make: Any = corrector
-        self._drawn: list[Batch] = []
+        self._drawn: list[MiniBatch] = []
         self._wanted: Tensor | None = None  # targets of the present mini-batch
         self._labels = torch.empty(0)
         self._shift = Shift()
@@ -229,7 +229,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         return iter([(list(b), z) for b, z in zip(self._drawn, Z.split(sizes), strict=True)])
 
     def _block_by_block(
-        self, strategy: Any, corrector: ClosedLoopCorrector, drawn: Iterator[Batch]
+        self, strategy: Any, corrector: ClosedLoopCorrector, drawn: Iterator[MiniBatch]
     ) -> CorrectedBatches:
         """Yields mini-batches of the closed loop; corrects a block after training on the last."""
         size = corrector.learner.batch_size
@@ -392,13 +392,13 @@ class _CorrectedLoader:
     def __len__(self) -> int:  # progress bars ask for it
         return self._length
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[MiniBatch]:
         for batch, wanted in self._batches:
             self._plugin._wanted = wanted
             yield batch
 
 
-def _draw(strategy: Any, loader: Any) -> Iterator[Batch]:
+def _draw(strategy: Any, loader: Any) -> Iterator[MiniBatch]:
     """Yields the loader's mini-batches; raises if samples were added to the experience."""
     size, full, samples = strategy.train_mb_size, True, 0
     for given in loader:
@@ -415,7 +415,7 @@ def _draw(strategy: Any, loader: Any) -> Iterator[Batch]:
         yield batch
 
 
-def _with_stored(own: Batch, X: Tensor, Z: Tensor) -> Batch:
+def _with_stored(own: MiniBatch, X: Tensor, Z: Tensor) -> MiniBatch:
     """Appends the stored samples to a block.
 
     The corrector stores no labels. Only training metrics use them: for these samples they see the

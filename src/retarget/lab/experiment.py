@@ -150,16 +150,16 @@ class Changes(BaseModel):
     parameters: dict[str, Any] = {}
 
 
-class Sweep(Changes):
+class ParameterSweep(Changes):
     """Changes with values to sweep."""
 
     grid: dict[str, Values] = {}
 
 
-class Case(Sweep):
+class Case(ParameterSweep):
     """One of the cases that an experiment compares, with its own seeds and values."""
 
-    quick: Sweep = Sweep()  # what differs in its small version
+    quick: ParameterSweep = ParameterSweep()  # what differs in its small version
 
 
 @dataclass(frozen=True)

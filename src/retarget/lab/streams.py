@@ -13,7 +13,7 @@ from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.theory.losses import one_hot
 
-Tasks = Sequence[tuple[Any, Any]]
+LabeledTasks = Sequence[tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class TaskStream:
 
     @classmethod
     def from_tasks(
-        cls, tasks: Tasks, test: Tasks | None = None, classes: int | None = None
+        cls, tasks: LabeledTasks, test: LabeledTasks | None = None, classes: int | None = None
     ) -> "TaskStream":
         """Makes a stream from your own tasks.
 
@@ -225,7 +225,7 @@ def _by_class(
     return TaskStream(train, test, len(groups[0]) if relabel else max(data.classes()) + 1)
 
 
-def _joined(name: str, tasks: Tasks) -> Labeled:
+def _joined(name: str, tasks: LabeledTasks) -> Labeled:
     if not len(tasks):
         raise InvalidInputError(f"{name} is empty; expected (X, y) for each task")
     parts = [_checked(f"{name}[{i}]", X, y) for i, (X, y) in enumerate(tasks)]

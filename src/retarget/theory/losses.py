@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from retarget.arrays import as_tensor, give_back
 from retarget.errors import InvalidInputError
+from retarget.learners import Reduction
 
 Loss = Literal["squared", "cross-entropy"]
 
@@ -138,3 +139,9 @@ def nearest_distributions(outputs: np.ndarray) -> np.ndarray:
     last = (falling * counts > excess).sum(axis=1, keepdims=True)  # how many stay positive
     shares = np.maximum(outputs - np.take_along_axis(excess, last - 1, axis=1) / last, 0)
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))  # the sum is 1 up to rounding
+
+
+def batch_loss(found: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
+    """Half the squared error of a mini-batch, summed over outputs; the sum or mean over rows."""
+    each = row_losses(found.reshape(len(found), -1), targets.reshape(len(targets), -1))
+    return each.mean() if reduction == "mean" else each.sum()

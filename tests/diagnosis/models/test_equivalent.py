@@ -1,5 +1,7 @@
 """The kernel machine that describes a model does what the model does."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -16,9 +18,9 @@ from retarget.diagnosis.models.equivalent import (
     predicted_movement,
     squared_error_factor,
 )
-from retarget.diagnosis.models.opening import HalfSquaredError
 from retarget.diagnosis.models.runs import pass_as_it_came
 from retarget.errors import StreamTooLargeError
+from retarget.theory.losses import batch_loss
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 from support.diagnosis_streams import as_stream, drifting
 from support.user_models import OneByOne, RunningMean, network, opened, quietly
@@ -73,8 +75,8 @@ def test_a_penalty_leaves_the_intercept_alone_and_the_description_says_so():
 
 
 LOSSES = {
-    "half": HalfSquaredError("sum"),
-    "half mean": HalfSquaredError("mean"),
+    "half": partial(batch_loss, reduction="sum"),
+    "half mean": partial(batch_loss, reduction="mean"),
     "mean": nn.MSELoss(),
     "sum": nn.MSELoss(reduction="sum"),
     "own": lambda p, y: 3 * (p - y).square().mean(1).sum(),
@@ -178,7 +180,7 @@ def test_the_factor_of_a_squared_error_is_measured():
     for loss, factor in (
         (nn.MSELoss(), 2 / 15),
         (nn.MSELoss(reduction="sum"), 2.0),
-        (HalfSquaredError("mean"), 1 / 5),
+        (partial(batch_loss, reduction="mean"), 1 / 5),
         (nn.L1Loss(), None),
         (nn.CrossEntropyLoss(), None),
         (lambda p, y: (p - 1.01 * y).square().sum(), None),

@@ -1,11 +1,12 @@
 """Turns whatever the user gave as a model into one that can be run."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from retarget.diagnosis.dialect import named, option
@@ -21,7 +22,7 @@ from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.import_path import called, imported
-from retarget.learners import Reduction
+from retarget.theory.losses import batch_loss
 
 LARGER_BATCHES = (8, 32)  # rows, tried if a model cannot learn a mini-batch
 
@@ -136,7 +137,7 @@ def _adapted_network(
             f"the module {type(module).__name__} has no parameter that requires a gradient; there "
             "is nothing to learn"
         )
-    loss = losses[0] if losses else HalfSquaredError(options.learner.reduction)
+    loss = losses[0] if losses else partial(batch_loss, reduction=options.learner.reduction)
     if optimizers:
         return TorchModel(module, optimizers[0], loss, stream, options.learner.batch_size)
     if options.choose_lr:
@@ -157,15 +158,3 @@ def _adapted_network(
         weight_decay=options.learner.weight_decay,
     )
     return TorchModel(module, optimizer, loss, stream, options.learner.batch_size)
-
-
-class HalfSquaredError:
-    """Half the squared error, summed over targets and over rows, or averaged over rows."""
-
-    def __init__(self, reduction: Reduction) -> None:
-        self._reduction = reduction
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the loss of a mini-batch."""
-        total = 0.5 * (outputs - targets).square().sum()
-        return total / len(outputs) if self._reduction == "mean" else total

@@ -1,4 +1,4 @@
-"""One name, one type: what the diagnosis calls a type, no other module of the package does."""
+"""One name, one type, in the whole package."""
 
 import ast
 from collections import defaultdict
@@ -7,7 +7,9 @@ from pathlib import Path
 import retarget
 
 SOURCE = Path(retarget.__path__[0])
-ELSEWHERE_TOO = {"HalfSquaredError"}  # about to have one home
+# Each engine of the infinite kernel has its own form of the same thing, and adapters are named as
+# the estimators that their users know.
+SAME_IN_ALL_ENGINES = {"Program", "Packed", "Maps", "Report"}
 
 
 def types_of(path):
@@ -17,7 +19,7 @@ def types_of(path):
             yield node.name
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
-            if name[0].isupper() and not name.isupper():
+            if name[0].isupper() and not name.isupper() and not name.endswith("T"):  # a TypeVar
                 yield name
 
 
@@ -26,9 +28,6 @@ def test_each_name_is_one_type():
     for path in sorted(SOURCE.rglob("*.py")):
         for name in types_of(path):
             homes[name].append(str(path.relative_to(SOURCE)))
-    twice = {
-        name: paths
-        for name, paths in homes.items()
-        if len(paths) > 1 and any(path.startswith(("diagnosis", "cli")) for path in paths)
-    }
-    assert {name: twice[name] for name in twice.keys() - ELSEWHERE_TOO} == {}
+    shown = {"StreamingRidgeRegressor", "StreamingRidgeClassifier", "TargetCorrectionRegressor"}
+    twice = {name: paths for name, paths in homes.items() if len(paths) > 1}
+    assert {name: twice[name] for name in twice.keys() - SAME_IN_ALL_ENGINES - shown} == {}
