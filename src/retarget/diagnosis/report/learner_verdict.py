@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from retarget.diagnosis.answers import DIVERGED, TOO_LARGE, Answer, Estimate
+from retarget.diagnosis.answers import DIVERGED, TOO_LARGE, Answer, Estimate, Question
 from retarget.diagnosis.dialect import option
 from retarget.diagnosis.findings import (
     POINTS,
@@ -53,6 +53,12 @@ FOLLOWS: dict[Standing, str] = {
     "level": "it follows what comes next",
     "not clear": "it is not clear whether it is behind on what comes next",
 }
+WHERE: dict[Question, str] = {
+    "whole": "from the whole stream",
+    "next": "at its end",
+    "test": "in the test set",
+    "progressive": "before they are learned",
+}
 
 
 class LearnerVerdict(Sentences):
@@ -101,7 +107,8 @@ class LearnerVerdict(Sentences):
         for one in self._of("bad batch model"):
             yield (
                 f"A batch model of these rows is worse than predicting {self._constant} "
-                f"{self._on(one.question)} ({_times(one.effect)}), so comparing with it means little there."
+                f"{self._on(one.question)} ({_times(one.effect)}), so a comparison with it means "
+                "little there."
             )
         for one in self._of("baseline wins"):
             if one.subject == "constant" and self._of("bad batch model"):
@@ -267,9 +274,9 @@ class LearnerVerdict(Sentences):
 def _few(answers: list[Answer]) -> str:
     """Says that there are too few rows of classes that were learned."""
     return " and ".join(
-        f"{QUESTIONS[one.question]} hold classes that were never learned"
+        f"{QUESTIONS[one.question]} contain classes that were never learned"
         if one.unseen
-        else f"only {one.rows:,} of {QUESTIONS[one.question]} were held out, of {ENOUGH} needed"
+        else f"only {one.rows:,} rows to test on {WHERE[one.question]} ({ENOUGH} needed)"
         for one in answers
     )
 
