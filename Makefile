@@ -42,11 +42,12 @@ test-newest: .venv-newest/.ready  ## the quick suite with the newest of every pa
 FRAMEWORKS := avalanche huggingface lightning river skorch
 BESIDE_river := tests/diagnosis/models/test_real_river.py
 BESIDE_huggingface := tests/kernels/test_foreign_networks.py
+PAGES_huggingface := docs/integrations/peft.md
 test-integrations: $(FRAMEWORKS:%=integration-%)  ## the adapters of retarget.integrations beside their frameworks
 
 integration-%: .venv-%/.ready  ## one of them: make integration-river
 	.venv-$*/bin/python -m pytest tests/integrations/test_$*.py $(BESIDE_$*)
-	.venv-$*/bin/python -m pytest -o addopts="--doctest-glob=*.md" -o filterwarnings=default docs/integrations/$*.md
+	.venv-$*/bin/python -m pytest -o addopts="--doctest-glob=*.md" -o filterwarnings=default docs/integrations/$*.md $(PAGES_$*)
 
 test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 damages of every format
 	RETARGET_CORRUPTIONS=1000 $(BIN)/python -m pytest -m faults tests/faults -n auto --dist worksteal
@@ -110,6 +111,7 @@ $(LEAN_READY): pyproject.toml constraints.txt
 
 # What the tests of a framework need beside its extra.
 WITH_river := pandas
+WITH_huggingface := peft
 .PRECIOUS: .venv-%/.ready
 .venv-%/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-$*

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from retarget import errors
+
 EXTRAS = ("PIL", "dask", "distributed", "matplotlib", "numba", "platformdirs", "requests")
 # package: what needs it, and the extra that brings it
 NEEDED = {
@@ -40,8 +42,38 @@ def test_a_missing_package_is_one_sentence_with_the_line_to_type():
     returned, shown = output(code, NEEDED)
     assert returned == 0, shown
     for line, (package, (_, extra)) in zip(shown.splitlines(), NEEDED.items(), strict=True):
-        assert line.endswith(f'; install it with: pip install "retarget[{extra}]"')
+        assert line.endswith(f"; install it with: {errors.install_line(extra)}")
         assert package.lower() in line.lower()
+
+
+@pytest.mark.parametrize(
+    ("origin", "package"),
+    [
+        (None, "retarget"),  # from an index
+        ('{"url": "file:///w.whl", "archive_info": {}}', "retarget"),
+        ('{"url": "file:///clone", "dir_info": {}}', "."),
+        ('{"url": "file:///clone", "dir_info": {"editable": true}}', "."),
+    ],
+)
+def test_the_line_to_type_fits_how_it_was_installed(monkeypatch, tmp_path, origin, package):
+    here = tmp_path / "lib" / "site-packages"
+    (here / "retarget").mkdir(parents=True)
+    installed = here / "retarget-0.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: retarget\nVersion: 0.1\n")
+    if origin is not None:
+        (installed / "direct_url.json").write_text(origin)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setattr(errors, "__file__", str(here / "retarget" / "errors.py"))
+    assert errors.install_line("dask") == f'pip install "{package}[dask]"'
+
+
+def test_a_folder_of_sources_that_was_not_installed(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.metadata.MetadataPathFinder.find_distributions", lambda *_: [])
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "src" / "retarget" / "errors.py"))
+    assert errors.install_line("dask") == 'pip install "retarget[dask]"'
+    (tmp_path / "pyproject.toml").touch()
+    assert errors.install_line("dask") == 'pip install ".[dask]"'
 
 
 def test_commands_that_need_an_extra():
@@ -56,7 +88,7 @@ for command in ("reproduce fig1", "data list"):
 """
     _, shown = output(code, EXTRAS)
     found = "".join(shown.split())
-    assert found.count("Error:") == found.count("retarget[figures]") == 2
+    assert found.count("Error:") == found.count("[figures]") == 2
     assert found.count("RETURNED2") == 2
     assert "Traceback" not in shown
 
@@ -84,5 +116,5 @@ main()
 """
     returned, shown = output(code, EXTRAS)
     assert returned == 0, shown
-    assert 'pip install "retarget[ntk]"' in " ".join(shown.split())
+    assert errors.install_line("ntk") in " ".join(shown.split())
     assert (tmp_path / "report.html").is_file()

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 # Modules that are not the caller's code; torch's decorators appear between our own frames.
@@ -130,7 +131,27 @@ class MissingExtraError(RetargetError, ImportError):
 
 def missing_extra(what: str, error: ImportError, extra: str) -> MissingExtraError:
     """Makes the error for a package that cannot be imported, with the command to install it."""
-    return MissingExtraError(f'{what} ({error}); install it with: pip install "retarget[{extra}]"')
+    return MissingExtraError(f"{what} ({error}); install it with: {install_line(extra)}")
+
+
+def install_line(extra: str) -> str:
+    """Returns the command that installs an extra: in a clone, or from a package index."""
+    package = "." if _from_a_folder() else "retarget"
+    return f'pip install "{package}[{extra}]"'
+
+
+def _from_a_folder() -> bool:
+    """Whether this is a clone (also an editable install), or was installed from one."""
+    if (Path(__file__).parents[2] / "pyproject.toml").is_file():
+        return True
+    import json  # with the next one 40 ms, for an error message
+    from importlib import metadata
+
+    try:
+        origin = metadata.distribution("retarget").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return False
+    return "dir_info" in json.loads(origin or "{}")  # PEP 610
 
 
 class ClusterError(RetargetError, RuntimeError):

@@ -45,7 +45,7 @@ def test_get_then_check(command, made, mirror):
     (folder / TRAIN_IMAGES).write_bytes(b"broken")
     _, shown = command("data", "get", "mnist", "--data-dir", folder)
     assert f"{TRAIN_IMAGES}: downloaded" in shown
-    assert shown.count(": was already here") == 3
+    assert shown.count(": already downloaded") == 3
     assert len(mirror.asked) == 5
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import retarget as rt
 from retarget.cli import diagnose as diagnose_command
-from retarget.cli import main
+from retarget.cli import main, sensors
 from retarget.diagnosis.answers import Estimate
 from support.diagnosis_options import options_for
 from support.hand_made_diagnosis import diagnosis_of, standing_in
@@ -188,6 +188,43 @@ def test_without_a_file_the_digits_are_diagnosed(command, stand):
     assert stand.asked == {}
 
 
+def test_the_example_is_written_and_diagnosed_as_its_line_says(command, tmp_path, stand):
+    code, shown = command("diagnose", "--example", "sensors")
+    assert (code, sensors.SAME_AS in shown) == (0, True)
+    learned, content = stand.stream, (tmp_path / "sensors.csv").read_bytes()
+    assert (learned.group_column, learned.target_names) == ("device", ("power",))
+    assert learned.feature_names == ("temperature", "humidity")
+    table = pl.read_csv("sensors.csv")
+    missing = {column.name: column.null_count() for column in table if column.null_count()}
+    assert list(missing) == ["humidity"]
+    assert 20 < missing["humidity"] < 60
+    assert (len(table), table["device"].n_unique()) == (480, 3)
+    assert table["temperature"][-160:].mean() > table["temperature"][:160].mean() + 15  # drift
+    assert command(*shlex.split(sensors.SAME_AS)[1:])[0] == 0
+    np.testing.assert_array_equal(stand.stream.X, learned.X)
+    np.testing.assert_array_equal(stand.stream.Y, learned.Y)
+    # again: the same file, and with --json nothing but the object
+    code, shown = command("diagnose", "--example", "sensors", "--json")
+    assert (code, json.loads(shown)["targets"]) == (0, ["power"])
+    assert (tmp_path / "sensors.csv").read_bytes() == content
+
+
+def test_the_example_replaces_no_file_of_the_user(command, tmp_path, stand):
+    (tmp_path / "sensors.csv").write_text("mine,too\n1,2\n")
+    code, shown = command("diagnose", "--example", "sensors")
+    assert (code, stand.stream) == (2, None)
+    assert "has another sensors.csv; move that one" in shown
+    assert (tmp_path / "sensors.csv").read_text() == "mine,too\n1,2\n"
+
+
+@pytest.mark.slow
+def test_on_the_example_corrected_targets_help(command):
+    code, shown = command("diagnose", "--example", "sensors", "--json")
+    found = json.loads(shown)
+    assert (code, found["verdict"]["kind"]) == (0, "behind everywhere")
+    assert "Train on iteratively corrected targets" in " ".join(found["verdict"]["recommendations"])
+
+
 def test_corrected_targets_from_the_command(command, tmp_path, stand):
     for out, read, path in (
         ("new", pl.read_parquet, "new/corrected.parquet"),
@@ -226,7 +263,7 @@ def test_targets_out_of_proportion_are_not_written_unless_forced(
     stand.factor = 2.0  # one kind is left out
     code, shown = command(*asked)
     assert code == 0
-    assert "Left out: the corrected targets" in shown
+    assert "Not written: the corrected targets" in shown
     columns = pl.read_csv("c.csv").columns
     assert ("iterative:price" in columns, "corrected:price" in columns) == (True, False)
     stand.factor = 500.0
@@ -278,6 +315,9 @@ PRICE = ("t.csv", "--target", "price")
         ((*PRICE, "--drop", "users"), "--drop: there is no column 'users'; did you mean 'user'"),
         ((*PRICE, "--batch-size", "0"), "Invalid value for '--batch-size'"),
         (("diagnose", "--test", "t.csv"), "give the file of the stream"),
+        (("diagnose", "t.csv", "--example", "sensors"), "give t.csv or --example, not both"),
+        (("diagnose", "--example", "sensors", "--target", "c"), "give the file of the stream"),
+        (("diagnose", "--example", "sensor"), "'sensor' is not"),
         (("diagnose", *PRICE, "--test", "gaps.csv"), "target: there is no column 'price'"),
         (("diagnose", *PRICE, "--test", "gone.csv"), "Error: there is no file gone.csv"),
         # before the file is read: there is none

@@ -186,7 +186,7 @@ def test_nothing_is_recommended_from_few_rows_or_unseen_classes():
         assert (found.verdict.kind, standing(found, few)) == ("not clear", "not clear")
         assert found.verdict.headline.startswith("There are too few rows")
     half = diagnosis(answer(), answer("next", rows=3))
-    assert "only 3 of the next rows were held out, of 30 needed" in half.verdict.headline
+    assert "only 3 rows to test on at its end (30 needed)" in half.verdict.headline
     enough = diagnosis(answer(rows=30, trials=(trial,))).verdict.recommendations
     assert enough[0].startswith("Learn the rows in random order")
     assert any(text.startswith("Train on iteratively corrected") for text in enough)

@@ -53,14 +53,14 @@ def test_each_change_is_judged_against_the_model_as_it_came():
 
 def test_what_is_not_clear_is_called_so():
     unclear = said(judged(corrected=(UNCLEAR, UNCLEAR)))
-    assert unclear.headline.startswith("No way of training SGDRegressor that was tried is clearly")
+    assert unclear.headline.startswith("Nothing that was tried is clearly better than training SGD")
     assert unclear.recommendations[0].startswith("It is not clear that it helps to train SGDReg")
-    assert unclear.recommendations[1].startswith("No change that was tried is clearly better")
+    assert unclear.recommendations[1].startswith("Nothing that was tried is clearly better")
     worse = said(judged(corrected=(WORSE, WORSE)))
     assert worse.recommendations[0].startswith("Do not train SGDRegressor on corrected targets")
     none = said(judged(corrected=(UNKNOWN, UNKNOWN)))
     assert none.recommendations == (
-        "No change that was tried is clearly better: leave SGDRegressor as it is.",
+        "Nothing that was tried is clearly better: leave SGDRegressor as it is.",
     )
 
 

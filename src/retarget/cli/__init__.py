@@ -57,6 +57,9 @@ def loaded(name: str) -> Any:
     found = group.commands.get(name, group)
     for command in (found, *getattr(found, "commands", {}).values()):
         _shorten_types(command)
+        # the lines of a docstring, which Typer would keep, as paragraphs that fit the terminal
+        paragraphs = (command.help or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
     return found
 
 

@@ -63,7 +63,8 @@ def get(name: Name, data_dir: Folder = None) -> None:
             lambda file, count: bars.update(tasks[file], completed=count, visible=True),
         )
     for file in data_set.files:
-        say(f"  {file.download.name}: {'downloaded' if file in downloaded else 'was already here'}")
+        already = "" if file in downloaded else "already "
+        say(f"  {file.download.name}: {already}downloaded")
     say(f"{name} is in {folder}", style="bold")
 
 

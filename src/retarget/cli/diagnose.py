@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from retarget.cli.load_stream import (
     targets_of,
 )
 from retarget.cli.results_folder import command_line, write_all, write_targets
+from retarget.cli.sensors import FILE, SAME_AS
 from retarget.cli.stream_options import method_option
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.errors import InvalidInputError
@@ -37,6 +38,13 @@ app = typer.Typer(rich_markup_mode="rich")
 @app.command()
 def diagnose(
     file: shared.FileArgument = None,
+    example: Annotated[
+        Literal["sensors"] | None,
+        typer.Option(
+            metavar="sensors",
+            help=f"Write a small stream to {FILE} in the current folder, and diagnose that.",
+        ),
+    ] = None,
     target: shared.TargetOption = None,
     time: shared.TimeOption = None,
     group: shared.GroupOption = None,
@@ -73,38 +81,38 @@ def diagnose(
         Evaluation,
         method_option(
             "both|whole|next|progressive|test",
-            "Rows that the learners are asked about: rows from the whole stream (what does it "
-            "still know?), the last ones (what does it make of what comes next?), both; each row "
-            "before it is learned (progressive); or the --test file.",
+            "Rows to test on: rows from the whole stream (what does it still know?), the last "
+            "ones (how well does it predict what comes next?), both of these, each row before it "
+            "is learned (progressive), or the --test file.",
             show_default="both; test with a --test file",
         ),
     ] = "both",
     test_share: Annotated[
         float,
-        method_option(None, "Share of the rows to hold out for each question (at least 30)."),
+        method_option("SHARE", "Share of the rows to hold out for each test (at least 30 rows)."),
     ] = 0.1,
     hold_out: Annotated[
         HoldOut,
         method_option(
             "rows|group",
-            "Hold out single rows, or all rows of some groups: for people, devices or shops, of "
-            "which new ones will come.",
+            "Hold out single rows, or whole groups, if you will meet new people, devices or shops.",
         ),
     ] = "rows",
     metric: Annotated[
         Metric,
         method_option(
             "auto|squared|absolute|log-loss|accuracy|balanced-accuracy",
-            "What learners are compared by; auto: the squared error, and for classes the accuracy "
-            "where it tells them apart.",
+            "Measure to compare learners by; auto: the squared error, or for classes the accuracy "
+            "if it shows a difference.",
         ),
     ] = "auto",
     aim: Annotated[
         str,
         method_option(
             "all|window:N|discount:F",
-            "Batch model to compare with: of all rows, of the last N, or with each row "
-            "counting F times the next one (0.999). If the stream drifts, use one of the latter.",
+            "Batch model to compare with: of all rows, of the last N rows, or of all rows with "
+            "the weight of a row shrinking by F at every later one (0.999). If the stream drifts, "
+            "use one of the last two.",
         ),
     ] = "all",
     compare: Annotated[
@@ -115,8 +123,8 @@ def diagnose(
         str | None,
         method_option(
             "PERCENT",
-            "End with exit code 3 if the online model's error on rows from the whole stream is "
-            "clearly above the batch model's, by more than this, such as 20%.",
+            "Exit with code 3 if the online model's error on rows from the whole stream is "
+            "clearly higher than the batch model's, by more than this, such as 20%.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = OUT,
@@ -140,6 +148,10 @@ def diagnose(
     from retarget.progress import in_lines
 
     in_lines()
+    if example is not None and file is not None:
+        raise InvalidInputError(
+            f"--example has a file of its own, {FILE}; give {file} or --example, not both"
+        )
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     limit = None if fail_above is None else share_of("--fail-above", fail_above)
@@ -178,7 +190,9 @@ def diagnose(
         predictions_after=predictions_after or (),
         lags=lags,
     )
-    table, test_table, roles = load_stream(file, roles, column, drop, seed, test)
+    table, test_table, roles = load_stream(file, roles, column, drop, seed, test, example)
+    if example is not None and not as_object:
+        say(f"Wrote {FILE}: {len(table)} rows. This is the same as: {SAME_AS}")
     diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
     files, kept = write_all(diagnosis, out, compared)
@@ -312,7 +326,7 @@ def correct(
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
     for name, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
-        say(f"Left out: the {name} targets, {reach}", style="yellow")
+        say(f"Not written: the {name} targets, {reach}", style="yellow")
     console.print(
         f"These targets are for one learner: {purpose['learner']} Trained on them, another "
         "learner or a network may end worse than on your own targets.",

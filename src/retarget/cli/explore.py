@@ -25,11 +25,9 @@ def explore(
         ),
     ] = None,
     x: Annotated[
-        str | None, typer.Option("--x", metavar="COL", help="The column drawn from left to right.")
+        str | None, typer.Option("--x", metavar="COL", help="Column for the horizontal axis.")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="COL", help="The column to be learned.")
-    ] = None,
+    target: Annotated[str | None, typer.Option(metavar="COL", help="Column to learn.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a copy of the page here, and do not open it."),

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from retarget.cli.sensors import sensors_table
 from retarget.errors import InvalidInputError
 from retarget.text import auto_or_number, listed
 
@@ -57,8 +58,9 @@ def load_stream(
     drop: list[str] | None,
     seed: int,
     test: Path | None = None,
+    example: str | None = None,
 ) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
-    """Returns the stream (the embedded digits without a file), the test set, and the roles."""
+    """Returns the stream, the test set, and the roles; without a file, of the example or digits."""
     from retarget.diagnosis.tables.read import read_table
     from retarget.diagnosis.tables.roles import Roles
 
@@ -67,7 +69,7 @@ def load_stream(
             raise InvalidInputError(
                 "options for columns or a test set need a FILE; give the file of the stream as well"
             )
-        table, roles = digits_table(seed)
+        table, roles = digits_table(seed) if example is None else sensors_table()
         return table, None, roles
     table = read_table(file, wanted_columns(roles, column or [], drop or []), drop or [])
     roles.require_in(table.columns)

@@ -42,12 +42,12 @@ def reproduce(
         typer.Argument(
             metavar="FIGURE",
             help=f"{', '.join(experiment_names())}; a figure such as fig6, for all its parts; all; "
-            "or a TOML file of your own. If left out: a list of the figures.",
+            "or a TOML file of your own. Without one: a list of the figures.",
         ),
     ] = None,
     seed: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="Seed instead of the figure's own; may be given repeatedly."),
+        typer.Option(min=0, metavar="N", help="Seed instead of the figure's own; may be repeated."),
     ] = None,
     quick: Annotated[
         bool,
@@ -58,7 +58,7 @@ def reproduce(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Set a parameter to another value; may be given repeatedly.",
+            help="Set a parameter to another value; may be repeated.",
         ),
     ] = None,
     data_dir: Annotated[
@@ -66,7 +66,7 @@ def reproduce(
     ] = None,
     data: Annotated[
         Core50Source | None,
-        typer.Option(help="Pictures for Fig. 3B and Fig. 6 E to H: CORe50, or a stand-in for it."),
+        typer.Option(help="Pictures for Fig. 3B and Fig. 6 E to H: CORe50 or a stand-in."),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -89,6 +89,7 @@ def reproduce(
             "--jobs",
             "-j",
             min=0,
+            metavar="N",
             show_default="one for each core; 1 on a GPU",
             help="Runs computed at a time, each in its own process; 1 or 0: in this process, one "
             "after the other.",

@@ -21,7 +21,7 @@ FileArgument = Annotated[
     typer.Argument(
         metavar="FILE",
         help="The stream: .csv, .tsv (also .gz), .parquet, .npz or .npy, rows in the order in "
-        "which they were learned. If left out: the embedded digits, class by class.",
+        "which they were learned. Without it: the embedded digits, class by class.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ ColumnOption = Annotated[
     list[str] | None, column_option("COL", "Use only this feature; may be repeated.")
 ]
 DropOption = Annotated[
-    list[str] | None, column_option("COL", "Leave out a column; may be repeated.")
+    list[str] | None, column_option("COL", "Column to leave out; may be repeated.")
 ]
 LagsOption = Annotated[
     int,
@@ -97,7 +97,7 @@ ModelOption = Annotated[
     str | None,
     learner_option(
         "MODULE:FACTORY",
-        "Your own model, which is run as well: a class or function of yours, or for example "
+        "Your own model, which is then run as well: a class or function of yours, or for example "
         "sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or a "
         "torch module (with its optimizer and loss).",
     ),
@@ -129,12 +129,14 @@ LrOption = Annotated[
         "it is learned.",
     ),
 ]
-BatchSizeOption = Annotated[int, learner_option(None, "Rows in one step of the learner.", min=1)]
-MomentumOption = Annotated[float, learner_option(None, "Momentum, as in torch.optim.SGD.")]
+BatchSizeOption = Annotated[int, learner_option("N", "Rows in one step of the learner.", min=1)]
+MomentumOption = Annotated[float, learner_option("NUMBER", "Momentum, as in torch.optim.SGD.")]
 NesterovOption = Annotated[
     bool, learner_option(None, "Nesterov momentum, as in torch.optim.SGD.", "--nesterov")
 ]
-WeightDecayOption = Annotated[float, learner_option(None, "Weight decay, as in torch.optim.SGD.")]
+WeightDecayOption = Annotated[
+    float, learner_option("NUMBER", "Weight decay, as in torch.optim.SGD.")
+]
 ReductionOption = Annotated[
     Literal["sum", "mean"] | None,
     learner_option(
@@ -178,4 +180,4 @@ MaxMemoryOption = Annotated[
         "Memory the exact method may use, e.g. 4GB; auto: half of the free memory, at most 4 GB.",
     ),
 ]
-SeedOption = Annotated[int, method_option(None, "Seed for everything random.", min=0)]
+SeedOption = Annotated[int, method_option("N", "Seed for everything random.", min=0)]

@@ -100,7 +100,7 @@ class Answer:
 
     Attributes:
         question: "whole": rows from all over the stream (what does it still know?); "next": its
-            last rows (what does it make of what comes next?); "test": a test set; "progressive":
+            last rows (what comes next?); "test": a test set; "progressive":
             every row, just before it is learned.
         rows: How many rows there are.
         scores: Of the batch model, the online and both corrected learners; NaN if one diverged, and

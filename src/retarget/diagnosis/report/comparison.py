@@ -60,7 +60,7 @@ def compared_with(earlier: dict[str, Any], now: dict[str, Any]) -> list[Compared
         )
     kinds = earlier["verdict"]["kind"], now["verdict"]["kind"]
     lines = [
-        Compared("Verdict", *kinds, "the same" if kinds[0] == kinds[1] else "another"),
+        Compared("Verdict", *kinds, "the same" if kinds[0] == kinds[1] else "changed"),
         Compared("Rows learned", f"{earlier['rows']:,}", f"{now['rows']:,}", ""),
     ]
     before = {answer["question"]: answer for answer in earlier["answers"]}

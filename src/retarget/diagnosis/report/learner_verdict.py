@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from retarget.diagnosis.answers import DIVERGED, TOO_LARGE, Answer, Estimate
+from retarget.diagnosis.answers import DIVERGED, TOO_LARGE, Answer, Estimate, Question
 from retarget.diagnosis.dialect import option
 from retarget.diagnosis.findings import (
     POINTS,
@@ -53,6 +53,12 @@ FOLLOWS: dict[Standing, str] = {
     "level": "it follows what comes next",
     "not clear": "it is not clear whether it is behind on what comes next",
 }
+WHERE: dict[Question, str] = {
+    "whole": "from the whole stream",
+    "next": "at its end",
+    "test": "in the test set",
+    "progressive": "before they are learned",
+}
 
 
 class LearnerVerdict(Sentences):
@@ -101,7 +107,8 @@ class LearnerVerdict(Sentences):
         for one in self._of("bad batch model"):
             yield (
                 f"A batch model of these rows is worse than predicting {self._constant} "
-                f"{self._on(one.question)} ({_times(one.effect)}), so it says little there."
+                f"{self._on(one.question)} ({_times(one.effect)}), so a comparison with it means "
+                "little there."
             )
         for one in self._of("baseline wins"):
             if one.subject == "constant" and self._of("bad batch model"):
@@ -156,8 +163,8 @@ class LearnerVerdict(Sentences):
         if kind == "as good" and answers and not tried:
             yield "Nothing needs correcting."
         elif not (tried or said) and answers:
-            more = "; more rows may tell" if kind == "not clear" else ""
-            yield f"No change that was tried is clearly better: leave the learner as it is{more}."
+            more = ", or try again with more rows" if kind == "not clear" else ""
+            yield f"Nothing that was tried is clearly better: leave the learner as it is{more}."
         if kind in ("behind everywhere", "behind on the next rows", "behind"):
             yield from self._batch_advice()
         yield from self._rate_advice()
@@ -261,18 +268,15 @@ class LearnerVerdict(Sentences):
                 )
             else:
                 share = percent(one.value / one.against)
-                yield (
-                    f"Leave the rate more room: {rate} is {share} of the largest stable one, "
-                    f"{limit}."
-                )
+                yield (f"Use a smaller rate: {rate} is {share} of the largest stable one, {limit}.")
 
 
 def _few(answers: list[Answer]) -> str:
     """Says that there are too few rows of classes that were learned."""
     return " and ".join(
-        f"{QUESTIONS[one.question]} hold classes that were never learned"
+        f"{QUESTIONS[one.question]} contain classes that were never learned"
         if one.unseen
-        else f"only {one.rows:,} of {QUESTIONS[one.question]} were held out, of {ENOUGH} needed"
+        else f"only {one.rows:,} rows to test on {WHERE[one.question]} ({ENOUGH} needed)"
         for one in answers
     )
 
@@ -286,7 +290,7 @@ def _times(excess: Estimate) -> str:
 def _above(excess: Estimate, model: str) -> str:
     """Words how far a loss is above or below that of a model."""
     if excess.value == math.inf:
-        return f"not zero, as that of {model} is"
+        return f"above zero, and that of {model} is zero"
     if math.isnan(excess.value):
         return f"not comparable with that of {model}"
     stands = judged(excess)

@@ -42,16 +42,16 @@ class ModelVerdict(Sentences):
         if best is None:
             return f"{model.name}: no other way of training could be compared with it."
         ways = {
-            "random order": "shown the rows in random order",
-            "batch": "trained as a batch model",
-            "corrected": "trained on corrected targets",
+            "random order": "when it sees the rows in random order",
+            "batch": "when it is trained as a batch model",
+            "corrected": "when it is trained on corrected targets",
         }
         effects = [one for one in tried if one.subject == best.subject]
         if clear_gain(best.effect):
             return f"{model.name} does better {ways[best.subject]}: {self._effects(effects)}."
         return (
-            f"No way of training {model.name} that was tried is clearly better than as the rows "
-            f"came: {ways[best.subject]}, {self._effects(effects)}."
+            f"Nothing that was tried is clearly better than training {model.name} on the rows as "
+            f"they came: {ways[best.subject]}, {self._effects(effects)}."
         )
 
     def _of_model(self) -> Iterator[str]:
@@ -117,4 +117,4 @@ class ModelVerdict(Sentences):
                 start = "Do not train" if worse else "It is not clear that it helps to train"
                 yield f"{start} {model.name} on corrected targets: {self._effects(known)}."
         if not useful and not model.logged:
-            yield f"No change that was tried is clearly better: leave {model.name} as it is."
+            yield f"Nothing that was tried is clearly better: leave {model.name} as it is."

@@ -46,7 +46,7 @@ COLUMNS: dict[Question, str] = {
 }
 MEANINGS: dict[Question, str] = {
     "whole": "What does it still know?",
-    "next": "What does it make of what comes next?",
+    "next": "How well does it predict what comes next?",
     "test": "How well does it predict the test set?",
     "progressive": "How well did it predict each row before it learned it?",
 }

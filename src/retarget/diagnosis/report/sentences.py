@@ -73,7 +73,7 @@ class Sentences:
         for one in self._of("baseline wins"):
             if one.subject == "last":
                 yield (
-                    "Predict the last value instead, or give the models what it tells: "
+                    "Predict the last value instead, or let the models use it too: "
                     f"{option('lags', 3)} adds the previous values as features, and "
                     f"{option('kernel', 'linear')} can follow them."
                 )
@@ -85,7 +85,7 @@ class Sentences:
             if self._diagnosis.stream.groups is not None:
                 tries.append(f"holding out whole groups ({option('hold_out', 'group')})")
             yield (
-                f"Look for a better model first: try {listed(tries)}. Nothing should be corrected "
+                f"Look for a better model first: try {listed(tries)}. Do not correct anything "
                 f"towards a batch model that is worse than {self._constant}."
             )
         constant = any(one.subject == "constant" for one in self._of("baseline wins"))

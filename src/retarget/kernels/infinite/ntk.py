@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.arrays import require_memory
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, install_line
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.layers import (
     Dense,
@@ -232,7 +232,7 @@ def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> InfinitePla
 def _fused_engine(device: str) -> ModuleType | None:
     """The compiled engine; None, with one warning, if its compiler cannot be used."""
     name, compiler, remedy = (
-        ("numba", "Numba", 'install it with: pip install "retarget[ntk]"')
+        ("numba", "Numba", f"install it with: {install_line('ntk')}")
         if device == "cpu"
         else ("cuda", "Triton", "reinstall it")
     )

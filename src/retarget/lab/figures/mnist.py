@@ -18,7 +18,7 @@ from rich.console import RenderableType
 from torch import nn
 
 import retarget.kernels
-from retarget.errors import DivergedError, InvalidInputError
+from retarget.errors import DivergedError, InvalidInputError, install_line
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.lab.data.cache import cache_folder, cached_array, data_set_checksums
 from retarget.lab.data.fetch import MNIST, data_folder
@@ -170,7 +170,7 @@ def time_without_numba(configs: Sequence[MnistConfig]) -> str:
     return (
         f"The kernels of {len(images)} runs take about {duration(seconds)} of one core, unless "
         "they are in the cache; with Numba it would be seconds: "
-        'pip install "retarget[ntk]"'
+        f"{install_line('ntk')}"
     )
 
 
