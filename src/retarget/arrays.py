@@ -163,6 +163,15 @@ def as_targets(name: str, value: Any, first_row: int = 0) -> Tensor:
     return Y if Y.ndim == 2 else Y[:, None]
 
 
+def as_count(name: str, value: Any) -> int:
+    """A whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InvalidTypeError(f"{name} is {value!r}; expected a whole number")
+    if value < 1:
+        raise InvalidInputError(f"{name} is {value}; expected 1 or more")
+    return int(value)
+
+
 def as_positive(name: str, value: Any) -> float:
     """A positive, finite number."""
     return _as_number(name, value, zero_allowed=False)

@@ -415,8 +415,12 @@ def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": paths})
 
 
-def tangents(model):
-    return rt.TangentLearner(model, "auto", 64)
+def tangents(model, views=None):
+    return rt.TangentLearner(model, "auto", 64, views=views)
+
+
+def flipped(x):
+    return x.flip(-1)
 
 
 def tangent(model, *plugins, **options):
@@ -498,15 +502,17 @@ def test_tangent_is_a_first_session_and_a_learner_of_everything(classes, first_e
     assert strategy.learner.samples == 52
 
 
-def test_tangent_learns_real_targets_in_any_order(regression):
-    found = []
+@pytest.mark.parametrize("views", [None, [None, flipped]])
+def test_tangent_learns_real_targets_in_any_order(regression, views):
+    found, make_learner = [], partial(tangents, views=views)
+    options = {"first_epochs": 0, "optimizer": None, "make_learner": make_learner}
     for experiences in (regression.train_stream, regression.train_stream[::-1]):
         watched = evaluator(mse_metrics(stream=True))
-        strategy = tangent(network(2), first_epochs=0, optimizer=None, evaluator=watched)
+        strategy = tangent(network(2), evaluator=watched, **options)
         for experience in experiences:
             strategy.train(experience)
         found.append(strategy.eval(regression.test_stream)["MSE_Stream/eval_phase/test_stream"])
-    by_hand = tangents(network(2)).learn(*joined(REAL_STREAMS[:3]))
+    by_hand = make_learner(network(2)).learn(*joined(REAL_STREAMS[:3]))
     X, Y = joined(REAL_STREAMS[3:])
     error = (by_hand.predict(X) - Y).square().mean().item()
     assert found == pytest.approx([error, error], rel=1e-8)

@@ -473,14 +473,19 @@ def test_what_makes_no_corrector_and_several_devices_are_refused():
     torch.distributed.destroy_process_group()
 
 
-def test_tangents_are_those_of_the_learner_itself(tmp_path):
+def flipped(x):
+    return x.flip(-1)
+
+
+@pytest.mark.parametrize("views", [None, [None, flipped]])
+def test_tangents_are_those_of_the_learner_itself(tmp_path, views):
     net, (first, second) = network(), tasks((50, 31))
-    module = TangentModule(rt.TangentLearner(net, 0.3, 80))
+    module = TangentModule(rt.TangentLearner(net, 0.3, 80, views=views))
     fit = trainer()
     fit.fit(module, loader(*first, shuffle=True), loader(*second))
     fit.save_checkpoint(tmp_path / "tangent.ckpt")
     trainer().fit(module, loader(*second, batch_size=7), loader(*second))
-    expected = rt.TangentLearner(net, 0.3, 80).learn(*first).learn(*second)
+    expected = rt.TangentLearner(net, 0.3, 80, views=views).learn(*first).learn(*second)
     found = torch.cat(trainer().predict(module, loader(*first)))
     torch.testing.assert_close(found, expected.predict(first[0]), rtol=0, atol=1e-10)
 
@@ -488,7 +493,7 @@ def test_tangents_are_those_of_the_learner_itself(tmp_path):
     error = (found - first[1]).square().sum(1).mean() / 2
     assert tested["test_loss"] == pytest.approx(error.item(), 1e-6)
 
-    other = TangentModule(rt.TangentLearner(network(seed=9), 0.3, 80))
+    other = TangentModule(rt.TangentLearner(network(seed=9), 0.3, 80, views=views))
     trainer(max_epochs=2).fit(
         other, loader(*second), ckpt_path=tmp_path / "tangent.ckpt", weights_only=True
     )

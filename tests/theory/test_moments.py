@@ -68,7 +68,9 @@ def test_any_order_and_portions_have_the_literal_solution_and_the_same_best_ridg
     assert_same(solution.intercept, b)
     assert solution.gamma == gamma
     assert sums.count == len(features)
-    assert sums.best_gamma() == pytest.approx(summed(*problem).best_gamma(), rel=1e-12)
+    assert sums.solve("auto").gamma == pytest.approx(
+        summed(*problem).solve("auto").gamma, rel=1e-12
+    )
 
 
 @given(problem=problems(), gamma=st.floats(0.1, 50))
@@ -92,7 +94,7 @@ def test_no_ridge_is_better_than_the_best_one_by_cross_validation(intercept):
         features, targets, weights = made(40, 30, 2, seed)
         targets += 5 * np.random.default_rng(seed).normal(size=targets.shape)
         sums = summed(features, targets, weights, intercept)
-        best = sums.best_gamma()
+        best = sums.solve("auto").gamma
         score = oracle.cross_validation(features, targets, best, weights, intercept)
         assert sums.cross_validation(best) == pytest.approx(score, rel=1e-8)
         for factor in (10**-0.5, 10**0.5):
@@ -104,7 +106,7 @@ def test_without_noise_the_best_ridge_is_where_the_residual_can_still_be_told():
     features, _, _ = made(60, 30)
     targets = features @ np.ones((30, 1))
     sums = summed(features, targets)
-    best = sums.best_gamma()
+    best = sums.solve("auto").gamma
     assert_same(sums.solve(best).weights, np.ones((30, 1)), 1e-3)
     # far below it the residual is lost to rounding: the score claims no more than it knows
     known = 1e-12 * (targets**2).sum() / 60 / (1 - 30 / 60) ** 2
@@ -127,7 +129,7 @@ def test_bumps_of_the_score_are_passed(spread):
 
     scores = {gamma: score(gamma) for gamma in 10.0 ** np.arange(-6, 3)}
     values = list(scores.values())
-    best = summed(features, targets).best_gamma()
+    best = summed(features, targets).solve("auto").gamma
     for gamma, value in scores.items():
         assert summed(features, targets).cross_validation(gamma) == pytest.approx(value, rel=1e-3)
     assert score(best) <= 1.01 * min(values)
@@ -136,11 +138,11 @@ def test_bumps_of_the_score_are_passed(spread):
 
 def test_a_ridge_is_found_for_anything():
     zeros, ones = np.zeros((3, 2)), np.ones((3, 1))
-    assert summed(zeros, ones).best_gamma() == 1.0
-    assert summed(np.ones((1, 2)), ones[:1], intercept=True).best_gamma() == 1.0
-    assert 0 < summed(1e-30 * made()[0], made()[1]).best_gamma() < 1e-40
-    assert 1e20 < summed(1e20 * made()[0], made()[1]).best_gamma() < math.inf
-    assert summed(made()[0], 0 * made()[1]).best_gamma() > 0
+    assert summed(zeros, ones).solve("auto").gamma == 1.0
+    assert summed(np.ones((1, 2)), ones[:1], intercept=True).solve("auto").gamma == 1.0
+    assert 0 < summed(1e-30 * made()[0], made()[1]).solve("auto").gamma < 1e-40
+    assert 1e20 < summed(1e20 * made()[0], made()[1]).solve("auto").gamma < math.inf
+    assert summed(made()[0], 0 * made()[1]).solve("auto").gamma > 0
     assert summed(np.ones((1, 2)), ones[:1], intercept=True).cross_validation(1.0) == math.inf
 
 
@@ -152,16 +154,16 @@ def test_few_samples_of_many_features_are_solved_in_their_own_dimensions(
     monkeypatch.setattr(moments, "EXACT_FEATURES", 20)
     features, targets, weights = made(samples, 130, 3)
     sums = summed(features, targets, weights, intercept)
-    for gamma in (0.3, sums.best_gamma()):
+    chosen = sums.solve("auto")
+    for gamma in (0.3, chosen.gamma):
         solution = sums.solve(gamma)
         W, b = oracle.ridge(features, targets, gamma, weights, intercept)
         assert_same(solution.weights, W)
         assert_same(solution.intercept, b)
-    chosen = sums.solve("auto")
-    assert chosen.gamma == sums.best_gamma()
     monkeypatch.setattr(moments, "EXACT_FEATURES", 130)
-    assert sums.best_gamma() == pytest.approx(chosen.gamma, rel=1e-12)
-    assert_same(sums.solve("auto").weights, chosen.weights)
+    again = sums.solve("auto")
+    assert again.gamma == pytest.approx(chosen.gamma, rel=1e-12)
+    assert_same(again.weights, chosen.weights)
     with pytest.raises(NotPositiveDefiniteError, match="gamma = 0 is too small"):
         sums.solve(0.0)
 
@@ -313,4 +315,4 @@ def test_the_search_goes_on_past_ridges_that_are_no_better():
     start = float(np.square(features).sum(0).mean())
     scores = [sums.cross_validation(start / 10.0**k) for k in range(3)]
     assert scores[1] > 0.999 * scores[0] > 0.999 * scores[2]
-    assert sums.cross_validation(sums.best_gamma()) < 0.01 * scores[0]
+    assert sums.cross_validation(sums.solve("auto").gamma) < 0.01 * scores[0]

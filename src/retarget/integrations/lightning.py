@@ -368,10 +368,10 @@ class TangentModule(LightningModule):
         return {"values": values, "tensors": tensors}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Continues from a checkpoint."""
-        module, kind = self.learner.module, type(self.learner)
+        """Continues from a checkpoint, with the views of this learner: a file has no functions."""
+        module, views = self.learner.module, self.learner._views.functions
         tensors = on_device_of(module, state["tensors"])
-        self.learner = kind.from_state(state["values"], tensors, module)
+        self.learner = type(self.learner).from_state(state["values"], tensors, module, views)
 
     def _evaluate(self, batch: Any, stage: str) -> None:
         samples, targets = self._places.split(batch)

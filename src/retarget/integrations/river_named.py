@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import RBF
 from retarget.theory.moments import LARGEST_NUMBER
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.arrays import as_count as as_count  # streaming imports it from here
+from retarget.errors import InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features
 from retarget.samples import (
@@ -126,15 +127,6 @@ def _values_of(kernel: Features, X: Any) -> tuple[Tensor, None]:
 
 def _sketch_of(kernel: EmpiricalNTK, X: Any) -> tuple[Tensor, None]:
     return kernel.features_and_outputs(X)[0], None
-
-
-def as_count(name: str, value: Any) -> int:
-    """A whole number, 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InvalidTypeError(f"{name} is {value!r}; expected a whole number")
-    if value < 1:
-        raise InvalidInputError(f"{name} is {value}; expected 1 or more")
-    return int(value)
 
 
 def nystroem_map(kernel: Kernel, landmarks: Tensor) -> FeatureMap:

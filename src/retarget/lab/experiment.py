@@ -75,7 +75,6 @@ def mistakes_error(name: str, problems: Iterable[Mistake]) -> InvalidInputError:
 
 
 # Valid ranges of an experiment's numbers. (TOML allows nan and inf.)
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Values = Annotated[list[Any], Field(min_length=1)]

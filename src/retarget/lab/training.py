@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.lab.checkpoint import Checkpoint
 from retarget.lab.history import History
@@ -424,8 +425,7 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
 
 def check_schedule(epochs: int, evaluate_every: int | None, batch_size: int) -> None:
     """Raises if the number of epochs or the evaluation interval is invalid."""
-    if epochs < 1:
-        raise InvalidInputError(f"epochs is {epochs}; expected 1 or more")
+    as_count("epochs", epochs)
     if evaluate_every is not None and (evaluate_every < 1 or evaluate_every % batch_size):
         raise InvalidInputError(
             f"evaluate_every is {evaluate_every}; expected a positive multiple of the batch size, "

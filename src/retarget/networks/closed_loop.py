@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_positive, give_back, require_no_overflow
+from retarget.arrays import as_count, as_positive, give_back, require_no_overflow
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.empirical.parameters import ParameterChoice, Preconditioner
-from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
 from retarget.learners import MOST_SAMPLES, SGD
 from retarget.networks.base import Corrector

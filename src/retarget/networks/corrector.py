@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from retarget.arrays import as_targets, require_finite, require_no_overflow
+from retarget.arrays import as_count, as_targets, require_finite, require_no_overflow
 from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.empirical.parameters import (
@@ -18,7 +18,6 @@ from retarget.kernels.empirical.parameters import (
     Preconditioner,
     trained_parameters,
 )
-from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.networks.base import Corrector, without_rows

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from retarget.arrays import (
     ArrayT,
+    as_count,
     as_non_negative,
     as_problem,
     as_targets,
@@ -35,7 +36,7 @@ from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.dual import DualLearner, diagonal_blocks
-from retarget.theory.epochs import check_epochs, online_pass, repeated_targets
+from retarget.theory.epochs import online_pass, repeated_targets
 from retarget.theory.iterative import check_correction, equal_blocks
 from retarget.theory.losses import Loss, check_targets, outputs
 from retarget.theory.online import loss_problem, offline_solution
@@ -86,7 +87,7 @@ def effective_targets(
     """
     gamma = as_non_negative("gamma", gamma)
     problem = loss_problem(K, Y, initial, loss, lasting=learner)
-    A = online_pass(problem, learner, loss, check_epochs(epochs))[1]
+    A = online_pass(problem, learner, loss, as_count("epochs", epochs))[1]
     logits = problem.K @ A if problem.start is None else problem.start + problem.K @ A
     return problem.give(outputs(logits, loss) + gamma * A)
 
@@ -142,7 +143,7 @@ def corrected_targets(
     """
     gamma = as_non_negative("gamma", gamma)
     problem = loss_problem(K, Y, initial, loss, lasting=learner, factored=True)
-    learner.rates(len(problem.K), check_epochs(epochs))
+    learner.rates(len(problem.K), as_count("epochs", epochs))
     coefficients = offline_solution(problem, gamma, loss)
     if epochs > 1:
         targets = repeated_targets(problem, coefficients, learner, epochs, loss)

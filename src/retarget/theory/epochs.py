@@ -19,12 +19,11 @@ with the slopes of the outputs.
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from retarget.arrays import Problem, panels
-from retarget.errors import InvalidInputError, InvalidTypeError, UnreachableTargetsError
+from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.dual import DualLearner, Window, carry_over, products
 from retarget.theory.losses import Loss, outputs, slope_product
@@ -37,15 +36,6 @@ MOST_HALVINGS = 12
 SUFFICIENT = 1e-4  # a step must achieve this share of the decrease it predicts (Armijo)
 ENOUGH = 1e-9  # one step need not reduce the residual by more than this factor
 ROUNDING = 100.0  # a residual of fewer rounding units than this counts as zero
-
-
-def check_epochs(epochs: Any) -> int:
-    """The number of passes, which must be a whole number above 0."""
-    if isinstance(epochs, bool) or not isinstance(epochs, int | np.integer):
-        raise InvalidTypeError(f"epochs is {epochs!r}; expected a whole number of passes")
-    if epochs < 1:
-        raise InvalidInputError(f"epochs is {epochs}; expected 1 or more")
-    return int(epochs)
 
 
 class RepeatedLearner(DualLearner):

@@ -24,12 +24,19 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets, panel_rows, shallow
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.arrays import (
+    ArrayT,
+    as_count,
+    as_non_negative,
+    as_problem,
+    as_targets,
+    panel_rows,
+    shallow,
+)
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import warn_if_meaningless
@@ -351,8 +358,7 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
         array([0.5, 0.6])
     """
     gamma = as_non_negative("gamma", gamma)
-    if block_size < 1:
-        raise InvalidInputError(f"block_size is {block_size}; expected 1 or more samples")
+    block_size = as_count("block_size", block_size)
     problem = as_problem(K, Y, factored=True)
     gram, targets = problem.K, torch.empty_like(problem.Y)
     ridge = KernelRidge(gamma, lambda rows: gram[rows, rows])
@@ -372,9 +378,7 @@ def check_correction(
     loss: str = "squared",
 ) -> tuple[float, float]:
     """Rejects invalid options of the iterative correction; returns gamma and ridge as floats."""
-    if isinstance(block_size, bool) or not isinstance(block_size, int | np.integer):
-        raise InvalidTypeError(f"block_size is {block_size!r}; expected a whole number of samples")
-    if block_size < 1 or block_size % learner.batch_size:
+    if as_count("block_size", block_size) % learner.batch_size:
         raise InvalidInputError(
             f"block_size is {block_size}; expected a positive multiple of the learner's "
             f"batch_size, {learner.batch_size}"

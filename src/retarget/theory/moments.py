@@ -298,7 +298,10 @@ class Moments:
         """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small.
 
         Args:
-            gamma: The ridge; "auto" chooses it, as `best_gamma` does.
+            gamma: The ridge; "auto" is the one with the smallest cross-validation score, to within
+                a factor of 3. The search is on a fixed grid and depends on the sums alone. From
+                `EXACT_FEATURES` on, the scores are estimates, whose errors are alike for all
+                ridges: they hardly change the choice.
         """
         few, factor = self._of_few_samples(), None
         if gamma == "auto":
@@ -323,14 +326,6 @@ class Moments:
         weights = torch.cholesky_solve(self.cross, factor)
         self._warn_of_rounding(factor, weights)
         return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
-
-    def best_gamma(self) -> float:
-        """The ridge with the smallest cross-validation score, to within a factor of 3.
-
-        The search is on a fixed grid and depends on the sums alone. From `EXACT_FEATURES` on, the
-        scores are estimates, whose errors are alike for all ridges: they hardly change the choice.
-        """
-        return self._chosen(self._of_few_samples())[0]
 
     def cross_validation(self, gamma: float) -> float:
         r"""The generalized cross-validation score of a ridge; the smaller the better.

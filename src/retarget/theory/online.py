@@ -16,6 +16,7 @@ from torch import Tensor
 from retarget.arrays import (
     ArrayT,
     Problem,
+    as_count,
     as_non_negative,
     as_problem,
     as_targets,
@@ -28,7 +29,7 @@ from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.theory.cholesky import factorize
 from retarget.theory.dual import DualLearner
-from retarget.theory.epochs import check_epochs, online_pass
+from retarget.theory.epochs import online_pass
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.logistic import logistic_coefficients
 from retarget.theory.response import require_lasting_start
@@ -116,7 +117,7 @@ def online_coefficients(
         array([0.5  , 0.375])
     """
     problem = loss_problem(K, Y, initial, loss)
-    return problem.give(online_pass(problem, learner, loss, check_epochs(epochs))[1])
+    return problem.give(online_pass(problem, learner, loss, as_count("epochs", epochs))[1])
 
 
 @torch.no_grad()

@@ -163,12 +163,12 @@ def test_the_code_of_a_backbone_counts(monkeypatch, tmp_path, images):
         ((2, 8, 8, 3), object, {}, "dtype object; expected uint8"),
         ((2, 8, 8, 3), torch.float32, {}, "dtype torch.float32; expected uint8"),
         ((2, 8, 8, 3), np.uint8, {"size": 0}, "^size is 0; expected"),
-        ((2, 8, 8, 3), np.uint8, {"batch_size": 2.5}, "^batch_size is 2.5"),
+        ((2, 8, 8, 3), np.uint8, {"batch_size": 2.5}, "^batch_size is 2.5; expected a whole"),
     ],
 )
 def test_what_makes_no_sense(backbone, shape, dtype, options, message):
     images = (torch if dtype is torch.float32 else np).zeros(shape, dtype=dtype)
-    error = InvalidTypeError if "dtype" in message else InvalidInputError
+    error = InvalidTypeError if "dtype" in message or "whole" in message else InvalidInputError
     with pytest.raises(error, match=message):
         image_features(backbone, images, **options)
 

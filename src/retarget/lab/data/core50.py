@@ -21,6 +21,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from retarget.archives import open_zip, read_file
+from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, MissingDataError, missing_extra
 from retarget.lab.data.cache import file_checksum, files_checksum
 from retarget.lab.data.fetch import FOLDER_VARIABLE, data_folder
@@ -119,8 +120,7 @@ def load_core50(
         MissingDataError: The files are missing; the message says where to get them.
         InvalidInputError: A file is damaged or unexpected, or frames are missing.
     """
-    if frames_per_session < 1:
-        raise InvalidInputError(f"frames_per_session is {frames_per_session}; expected 1 or more")
+    as_count("frames_per_session", frames_per_session)
     tested = set(test_sessions)
     if len(tested) != len(test_sessions) or not set() < tested < set(SESSIONS):
         raise InvalidInputError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retarget.arrays import ArrayT, as_tensor, give_back
+from retarget.arrays import ArrayT, as_count, as_tensor, give_back
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.lab.data.backbones import ResNet18, identity
 from retarget.lab.data.cache import cache_folder, cached_array
@@ -56,12 +56,10 @@ def image_features(
 
     Raises:
         InvalidInputError: Images, sizes or the backbone's output are invalid.
-        InvalidTypeError: The images are not uint8.
+        InvalidTypeError: The images are not uint8, or a size is not a whole number.
     """
     pixels = _as_images(images)
-    for name, number in (("size", size), ("batch_size", batch_size)):
-        if not isinstance(number, int) or number < 1:
-            raise InvalidInputError(f"{name} is {number!r}; expected a whole number, 1 or more")
+    size, batch_size = as_count("size", size), as_count("batch_size", batch_size)
 
     def compute() -> np.ndarray:
         with PatientBar("features", len(pixels), progress) as bar:

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import as_non_negative
-from retarget.errors import InvalidInputError
+from retarget.arrays import as_count, as_non_negative
 from retarget.lab.methods import Batch, Method
 from retarget.lab.training import gather_rows
 from retarget.networks.reservoir import Reservoir
@@ -30,9 +29,7 @@ class CumulativeReplay(Method):
     _waits = False  # whether to train only after the last task
 
     def __init__(self, passes: int = 1) -> None:
-        if passes < 1:
-            raise InvalidInputError(f"passes is {passes}; expected 1 or more")
-        self.passes = passes
+        self.passes = as_count("passes", passes)
 
     def on_start(self, run: "Run") -> None:
         self._done = 0
@@ -81,10 +78,8 @@ class _MemoryReplay(Method):
     capturable = True
 
     def __init__(self, capacity: int, batch_size: int, *terms: tuple[float, str]) -> None:
-        for name, value in (("capacity", capacity), ("batch_size", batch_size)):
-            if value < 1:
-                raise InvalidInputError(f"{name} is {value}; expected 1 or more samples")
-        self.capacity, self.batch_size, self.terms = capacity, batch_size, terms
+        self.capacity = as_count("capacity", capacity)
+        self.batch_size, self.terms = as_count("batch_size", batch_size), terms
 
     def on_start(self, run: "Run") -> None:
         self._reservoirs = [PlannedReservoir(self.capacity, random) for random in run.random]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from retarget.arrays import as_count
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import as_count
 from retarget.lab.methods import Method
 from retarget.samples import evaluating
 from retarget.streaming.ridge import Precision, Prepared, StreamingRidge, as_ridge
