@@ -10,10 +10,12 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.preprocessing import OneHotEncoder
 from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.estimators import ridge as ridge_estimators
 from support.problems import assert_same
 
 Regressor, Classifier = rt.StreamingRidgeRegressor, rt.StreamingRidgeClassifier
@@ -248,3 +250,41 @@ def test_options_are_checked_in_fit(options, error, match):
             model.partial_fit(X, targets)
         for name in ("gamma_", "coef_", "intercept_"):
             assert not hasattr(model, name)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+@pytest.mark.parametrize("estimator", [rt.StreamingRidgeRegressor, rt.StreamingRidgeClassifier])
+def test_sparse_samples_are_learned_as_dense_ones_a_few_at_a_time(estimator, kernel, monkeypatch):
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, 9, size=(83, 3))
+    X = OneHotEncoder().fit_transform(values)
+    y = values.sum(1) % 3 if estimator is rt.StreamingRidgeClassifier else rng.normal(size=(83, 2))
+    weights = rng.integers(0, 4, size=83).astype(float)
+    monkeypatch.setattr(ridge_estimators, "DENSE_NUMBERS", 10 * X.shape[1] + 1)
+    rows, dense = [], type(X).toarray
+
+    def counted(matrix):
+        rows.append(matrix.shape[0])
+        return dense(matrix)
+
+    monkeypatch.setattr(type(X), "toarray", counted)
+    options = {"kernel": kernel, "gamma": 0.3, "features": 20}
+    one = estimator(**options).fit(X[:50], y[:50], sample_weight=weights[:50])
+    one.partial_fit(X[50:].tocoo(), y[50:])
+    found = getattr(one, "decision_function", one.predict)(X)
+    assert max(rows) == 10
+    whole = dense(X)
+    other = estimator(**options).fit(whole[:50], y[:50], sample_weight=weights[:50])
+    other.partial_fit(whole[50:], y[50:])
+    expected = getattr(other, "decision_function", other.predict)(whole)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_bad_number_in_a_sparse_matrix_changes_nothing():
+    X = OneHotEncoder().fit_transform(np.arange(12)[:, None] % 4)
+    model = rt.StreamingRidgeRegressor(gamma=0.3).fit(X, np.arange(12.0))
+    before, bad = model.predict(X), X.copy()
+    bad.data[7] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(bad, np.arange(12.0))
+    np.testing.assert_array_equal(model.predict(X), before)

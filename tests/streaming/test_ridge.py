@@ -23,7 +23,7 @@ from retarget.errors import (
 )
 from retarget.kernels.feature_maps import RandomFourier
 from retarget.state_files import read_state, write_state
-from retarget.streaming import ridge as ridge_module
+from retarget.streaming import rows as rows_module
 from support.oracles import ridge as oracle
 from support.problems import assert_same
 from support.streaming_objects import saved
@@ -49,7 +49,7 @@ def learner(**options):
 
 @pytest.fixture
 def small_portions(monkeypatch):
-    monkeypatch.setitem(ridge_module.PORTION, "cpu", 40)
+    monkeypatch.setitem(rows_module.PORTION, "cpu", 40)
 
 
 @st.composite
@@ -144,7 +144,7 @@ def test_the_chosen_ridge_is_good_by_the_hat_matrix(intercept):
     ("intercept", "gamma", "portion"), [(False, 0.4, 40), (True, 0.4, 1 << 24), (True, "auto", 40)]
 )
 def test_forgotten_is_never_learned(intercept, gamma, portion, monkeypatch):
-    monkeypatch.setitem(ridge_module.PORTION, "cpu", portion)
+    monkeypatch.setitem(rows_module.PORTION, "cpu", portion)
     X, Y, queries, weights = made()
     thing = learner(gamma=gamma, intercept=intercept).learn(X, Y, weights)
     thing.forget(X[::3], Y[::3], weights[::3]).forget(X[:0], Y[:0])
@@ -227,36 +227,52 @@ def test_what_cannot_be_merged(tmp_path):
     assert saved(thing, tmp_path / "state") == before
 
 
-def all_reduced(learners):
-    """What `torch.distributed.all_reduce` does in as many processes, here in as many threads."""
-    n, given, errors, barrier = len(learners), {}, [], threading.Barrier(len(learners))
+@pytest.fixture
+def all_merged(monkeypatch):
+    """Calls `all_merge` with threads for processes; returns the errors that they raise."""
+    rank, given = threading.local(), {}
 
-    def run(rank):
-        def add(tensor):
-            given[rank] = tensor.clone()
+    def run(learners):
+        barrier, errors = threading.Barrier(len(learners)), []
+
+        def add(tensor, group):
+            given[rank.value] = tensor.clone()
             barrier.wait(10)
-            total = sum(given[each] for each in range(n))
+            total = sum(given[each] for each in range(len(learners)))
             barrier.wait(10)
             tensor.copy_(total)
 
-        try:
-            learners[rank].all_reduce(add)
-        except InvalidInputError as error:
-            errors.append(error)
+        def work(number):
+            rank.value = number
+            try:
+                learners[number].all_merge()
+            except InvalidInputError as error:
+                errors.append(error)
 
-    with ThreadPoolExecutor(n) as threads:
-        list(threads.map(run, range(n)))
-    return errors
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_backend", lambda group: "gloo")
+        monkeypatch.setattr(torch.distributed, "all_reduce", add)
+        with ThreadPoolExecutor(len(learners)) as threads:
+            list(threads.map(work, range(len(learners))))
+        return errors
+
+    return run
+
+
+def test_there_must_be_processes_to_merge():
+    match = "torch.distributed has no processes yet; call torch.distributed.init_process_group"
+    with pytest.raises(InvalidInputError, match=match):
+        learner().all_merge()
 
 
 @both
 @pytest.mark.parametrize("offset", [0.0, 1e5])
-def test_all_processes_end_with_everything(intercept, offset):
+def test_all_processes_end_with_everything(intercept, offset, all_merged):
     X, Y, queries, weights = made()
     thing = rt.StreamingRidge(rt.Linear(), 0.4, intercept=intercept)
     parts = (slice(0, 5), slice(5, 5), slice(5, 31), slice(31, None))  # one has nothing
     learners = [thing.empty().learn(X[r] + offset, Y[r], weights[r]) for r in parts]
-    assert all_reduced(learners) == []
+    assert all_merged(learners) == []
     whole = thing.empty().learn(X + offset, Y, weights)
     tolerance = 1e-10 if intercept or not offset else 1e-5
     for each in learners:
@@ -265,7 +281,7 @@ def test_all_processes_end_with_everything(intercept, offset):
         each.forget(X[:3] + offset, Y[:3], weights[:3])
 
 
-def test_processes_that_do_not_agree_all_say_so(tmp_path):
+def test_processes_that_do_not_agree_all_say_so(all_merged, tmp_path):
     X, Y, _, _ = made()
     for other in (
         learner().learn(X, Y[:, 0]),
@@ -274,20 +290,20 @@ def test_processes_that_do_not_agree_all_say_so(tmp_path):
     ):
         pair = learner().learn(X, Y), other
         before = [saved(each, tmp_path / "state") for each in pair]
-        errors = [str(error) for error in all_reduced(pair)]
+        errors = [str(error) for error in all_merged(pair)]
         assert ["expected the same in every process" in error for error in errors] == [True, True]
         assert [saved(each, tmp_path / "state") for each in pair] == before
 
 
-def test_types_and_axes_of_all_processes():
+def test_types_and_axes_of_all_processes(all_merged):
     X, Y, queries, _ = made(c=1)
     pair = [learner().learn(X, Y[:, 0].astype(np.float32)), learner()]
     for dtype in (np.float32, np.float64):
-        assert all_reduced(pair) == []
+        assert all_merged(pair) == []
         for each in pair:
             assert (each.predict(queries).shape, each.predict(queries).dtype) == ((6,), dtype)
         pair[1].learn(X, Y)
-    assert all_reduced([learner(), learner()]) == []
+    assert all_merged([learner(), learner()]) == []
 
 
 @both

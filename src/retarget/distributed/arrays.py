@@ -18,7 +18,8 @@ from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
 from retarget.streaming.intake import require_unchanged
-from retarget.streaming.ridge import RidgeState, StreamingRidge
+from retarget.streaming.ridge import StreamingRidge
+from retarget.streaming.rows import RidgeState
 from retarget.theory.moments import Moments
 
 # Samples along a tile's side: 7 MB in float64, and a multiple of most common batch sizes.

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
@@ -22,7 +23,13 @@ class StreamEstimator(BaseEstimator):
     state, after some complete call.
     """
 
+    SPARSE = False  # whether it takes SciPy's sparse matrices
     FITTED: str  # the name of an attribute that exists once something has been learned
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self.SPARSE
+        return tags
 
     @property
     def _has_begun(self) -> bool:
@@ -41,16 +48,19 @@ class StreamEstimator(BaseEstimator):
         """Returns a copy, whose attributes belong to one state even if another thread learns."""
         return copy.copy(self)
 
+    def _checked(self, X: Any, *y: Any, **options: Any) -> Any:
+        """Returns checked samples and, if there are some, targets."""
+        sparse = "csr" if self.SPARSE else False
+        return validate_data(self, X, *y, dtype=FLOATS, accept_sparse=sparse, **options)
+
     def _with_targets(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
         """Returns checked samples and their targets, in floating point."""
-        X, y = validate_data(
-            self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
-        )
+        X, y = self._checked(X, y, reset=restart, multi_output=True, y_numeric=True)
         return X, y if y.dtype.kind == "f" else y.astype(X.dtype)
 
     def _with_labels(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
         """Returns checked samples and their labels."""
-        X, y = validate_data(self, X, y, reset=restart, dtype=FLOATS)
+        X, y = self._checked(X, y, reset=restart)
         check_classification_targets(y)
         return X, y
 

@@ -1,24 +1,28 @@
 """Exact ridge regression and classification on streams, as scikit-learn estimators."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from retarget.errors import InvalidInputError
-from retarget.estimators.base import FLOATS, StreamClassifier, StreamEstimator
+from retarget.estimators.base import StreamClassifier, StreamEstimator
 from retarget.kernels import RBF
 from retarget.kernels.feature_maps import DEFAULT_FEATURES
 from retarget.streaming.ridge import StreamingRidge
+
+DENSE_NUMBERS = 1 << 22  # of a sparse matrix that are made dense at a time
 
 
 class StreamingRidgeEstimator(StreamEstimator):
     """Shared by the regressor and the classifier: parameters, the learner and the solution."""
 
-    FITTED = "learner_"
+    FITTED, SPARSE = "learner_", True
     learner_: StreamingRidge
 
     def __init__(
@@ -42,7 +46,7 @@ class StreamingRidgeEstimator(StreamEstimator):
         """Learns a stream from the beginning.
 
         Args:
-            X: (n, d) samples.
+            X: (n, d) samples; a sparse matrix is made dense a few rows at a time.
             y: (n,) labels for a classifier; (n,) or (n, c) targets for a regressor.
             sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 is like
                 learning the sample twice.
@@ -72,9 +76,8 @@ class StreamingRidgeEstimator(StreamEstimator):
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, self.FITTED)
-        X = validate_data(self, X, reset=False, dtype=FLOATS)
-        outputs: np.ndarray = self.learner_.predict(X)
-        return outputs
+        X, learner = self._checked(X, reset=False), self.learner_
+        return np.concatenate([learner.predict(_dense(X[rows])) for rows in _portions(X)])
 
     @abstractmethod
     def _arranged(self, values: np.ndarray) -> Any:
@@ -104,7 +107,10 @@ class StreamingRidgeEstimator(StreamEstimator):
                 counts = weights > 0  # samples without weight are left out
                 X, Y, weights = X[counts], Y[counts], weights[counts]
             # in scikit-learn a sample of weight 2 is two samples, in cross-validation as well
-            after.learner_ = learner.learn(X, Y, weights, repeats=True)
+            for rows in _portions(X):
+                some = None if weights is None else weights[rows]
+                learner.learn(_dense(X[rows]), Y[rows], some, repeats=True)
+            after.learner_ = learner
         return self
 
     def _new_learner(self) -> StreamingRidge:
@@ -249,6 +255,17 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
         learner = self._new_learner() if restart else self.learner_.widened(len(labels))
         self._labels, self.classes_ = labels, np.sort(labels)
         return learner, X, (y[:, None] == labels[None, :]).astype(X.dtype)
+
+
+def _portions(X: Any) -> Iterator[slice]:
+    """Yields the rows of a sparse matrix to make dense at a time; all rows of an array."""
+    rows = max(1, DENSE_NUMBERS // X.shape[1]) if issparse(X) else len(X)
+    for start in range(0, X.shape[0], rows):
+        yield slice(start, start + rows)
+
+
+def _dense(X: Any) -> Any:
+    return X.toarray() if issparse(X) else X
 
 
 def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:

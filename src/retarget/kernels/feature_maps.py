@@ -224,14 +224,16 @@ class _CombinedOutputs(nn.Module):
     def forward(self, samples: Samples, /) -> Tensor:  # positional, so that a dict is not unpacked
         outputs = outputs_of(self.network, samples).flatten(1)
         c = outputs.shape[1]
-        signs = _signs(c, self.count, self.seed).double() / c**0.5
+        signs = combining(c, self.count, self.seed)
         return torch.cat([outputs @ signs.to(outputs), outputs], 1)
 
 
 @lru_cache(maxsize=64)  # torch.func.vmap, which comes later, does not allow random numbers inside
-def _signs(outputs: int, count: int, seed: int) -> Tensor:
+def combining(outputs: int, count: int, seed: int) -> Tensor:
+    """(outputs, count) random combinations of a network's outputs, in float64."""
     random = torch.Generator().manual_seed(seed)
-    return 2 * torch.randint(0, 2, (outputs, count), generator=random) - 1
+    signs: Tensor = 2 * torch.randint(0, 2, (outputs, count), generator=random) - 1
+    return signs.double() / math.sqrt(outputs)
 
 
 class FrozenModule:

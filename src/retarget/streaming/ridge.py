@@ -1,8 +1,7 @@
 """Ridge regression on a stream, exact after every sample, without keeping the samples."""
 
 import copy
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -10,23 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_non_negative, as_targets, as_tensor, give_back
+from retarget.arrays import FLOATS, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, as_count, feature_map
-from retarget.samples import as_samples, count, leaves, library_of, take
+from retarget.samples import library_of, take
 from retarget.state_files import explained, read_state, write_state
-from retarget.streaming.intake import require_unchanged
+from retarget.streaming.rows import Portion, RidgeState, Rows, sample_size
 from retarget.streaming.turns import Turn, in_turn
 from retarget.streaming.views import View, Views
-from retarget.theory.moments import LARGEST_NUMBER, Moments, RidgeSolution
-from retarget.theory.processes import sums_of_all
+from retarget.theory.moments import Moments, RidgeSolution
+from retarget.theory.processes import adding_up, sums_of_all
 
-# How many numbers of a portion's features are in memory at a time.
-PORTION = {"cpu": 1 << 24}
-PORTION_ELSEWHERE = 1 << 28
 Precision = Literal["float64", "float32"]
-# Features, targets, and weights (None for 1 each) of some samples.
-Portion = tuple[Tensor, Tensor, Tensor | None]
 
 
 class Prepared(NamedTuple):
@@ -34,23 +28,6 @@ class Prepared(NamedTuple):
 
     like: Any  # an empty array in the library that predictions are returned in
     parts: list[tuple[Tensor, Tensor]]  # features and starting values, a few samples each
-
-
-class RidgeState(NamedTuple):
-    """All that changes as a learner learns.
-
-    It is replaced as a whole, so that an interrupt or another thread never finds half of a change.
-    """
-
-    moments: Moments | None = None
-    flat: bool = False  # whether the targets had one axis
-    dtype: torch.dtype | None = None  # of the predictions
-    inputs: int | None = None  # numbers in a sample
-
-    @property
-    def outputs(self) -> int:
-        """Number of targets; 0 before the first sample."""
-        return 0 if self.moments is None else self.moments.outputs
 
 
 class StreamingRidge:
@@ -125,6 +102,7 @@ class StreamingRidge:
         if precision not in get_args(Precision):
             raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")
         self._map = feature_map(kernel, self.features, self.seed)
+        self._rows = Rows(self._map, self._views)
         self._turn = Turn()
         self._become(RidgeState())
 
@@ -199,7 +177,7 @@ class StreamingRidge:
         """
         targets, before = as_targets("Y", Y), self.learned
         moments = None if before.moments is None else before.moments.copy()
-        for portion in self._checked_portions(X, targets, weights):
+        for portion in self._rows.learned(X, targets, weights, before):
             moments = self._no_sums(portion) if moments is None else moments
             moments.add(*portion)
         if moments is not None and len(targets):
@@ -230,7 +208,7 @@ class StreamingRidge:
         if before.moments is None:
             raise InvalidInputError("nothing has been learned yet; call learn(X, Y) before forget")
         sums = None
-        for portion in self._checked_portions(X, as_targets("Y", Y), weights):
+        for portion in self._rows.learned(X, as_targets("Y", Y), weights, before):
             sums = self._no_sums(portion) if sums is None else sums
             sums.add(*portion)
         if sums is not None:
@@ -271,8 +249,8 @@ class StreamingRidge:
         return self
 
     @in_turn
-    def all_reduce(self, add: Callable[[Tensor], Any]) -> Self:
-        """Adds up the learners of several processes: each process then knows everything.
+    def all_merge(self, group: Any = None) -> Self:
+        """Merges the learners of all processes of `torch.distributed`: each then knows everything.
 
         Every process starts empty, learns its own part of the stream, and calls this once. To
         continue, keep the result in one process and start empty in the others: otherwise the
@@ -280,10 +258,10 @@ class StreamingRidge:
         outputs), all of them raise the same error, and nothing changes.
 
         Args:
-            add: A function that replaces a float64 tensor, in place, by its sum over all processes,
-                such as `torch.distributed.all_reduce`. Every process calls it five times, in the
-                same order.
+            group: The processes that take part, as `torch.distributed.new_group` gives them; None
+                for all. Each of them must call this.
         """
+        add = adding_up(group)
         found = sums_of_all(*self.learned, len(self._views), self._dtype, add)
         if found is not None:
             self._become(RidgeState(*found))
@@ -317,7 +295,7 @@ class StreamingRidge:
         after every portion of a stream. The result keeps all features in memory.
         """
         learned = self.learned
-        parts = list(self._means(X, learned, learned.outputs))
+        parts = list(self._rows.means(X, learned))
         return Prepared(library_of(take(X, slice(0, 0))), parts)
 
     @torch.no_grad()
@@ -333,7 +311,7 @@ class StreamingRidge:
             like, parts = X.like, iter(X.parts)
             _require_fitting(X.parts, weights)
         else:
-            like, parts = library_of(X), self._means(X, learned, learned.outputs)
+            like, parts = library_of(X), self._rows.means(X, learned)
         predicted = [
             start.to(weights) + features.to(weights) @ weights + intercept
             for features, start in parts
@@ -423,71 +401,12 @@ class StreamingRidge:
         loaded._become(learned)
         return loaded
 
-    def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
-        """Yields features, targets minus the start, and weights, a few samples at a time."""
-        if count(X) != len(targets):
-            raise InvalidInputError(
-                f"X has {count(X)} rows and Y has {len(targets)}; expected the same number of rows"
-            )
-        outputs, learned = targets.shape[1], self.learned
-        require_unchanged("the number of outputs of Y", outputs, learned.outputs or outputs)
-        chosen, stop = _as_weights(weights, len(targets)), 0
-        for seen in self._portions(X, learned, outputs):
-            rows = slice(stop, stop + len(seen[0][0]))
-            true = targets[rows].double()
-            features = torch.cat([each for each, _ in seen])
-            residual = torch.cat([true - start.to(true) for _, start in seen])
-            _require_moderate("the features of X", features)
-            _require_moderate("Y", residual)
-            some = None if chosen is None else chosen[rows].repeat(len(seen))
-            yield features, residual, some
-            stop = rows.stop
-
     def _no_sums(self, portion: Portion) -> Moments:
         """Returns empty sums for such samples."""
         features, targets, _ = portion
         device = torch.device("cpu") if features.device.type == "mps" else features.device
         sizes, views = (features.shape[1], targets.shape[1]), len(self._views)
         return Moments(*sizes, self.intercept, device, views=views, precision=self._dtype)
-
-    def _portions(
-        self, X: Any, learned: RidgeState, outputs: int
-    ) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """Yields features, and starting values (n, c) or (1, c), of each view of a few samples."""
-        rows, first, width = 1, 0, None  # the first sample shows how many features there are
-        if learned.moments is not None:
-            width = learned.moments.features
-            rows = self._portion_rows(width, learned.moments.mean.device)
-        if count(X):
-            as_samples("X", X)  # checked as a whole, so that an error names the caller's row
-            self._views.require_fit(X)
-            if self._map.any_inputs and learned.inputs is not None:
-                what = "the number of values in a sample of X"
-                require_unchanged(what, sample_size(X), learned.inputs)
-        while first < count(X):
-            with torch.no_grad():
-                part = take(X, slice(first, first + rows))
-                mapped = [self._map.with_start(each, first) for each in self._views.of(part)]
-            seen = []
-            for features, start in mapped:
-                width = width or features.shape[1]
-                require_unchanged("the number of features of X", features.shape[1], width)
-                if start is None or start.shape[1] != outputs:  # learning starts from zero
-                    start = features.new_zeros(1, outputs)
-                seen.append((features, start))
-            yield seen
-            first += len(features)
-            rows = self._portion_rows(features.shape[1], features.device)
-
-    def _means(self, X: Any, learned: RidgeState, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields features and starting values, the means over views: predictions are linear."""
-        for seen in self._portions(X, learned, outputs):
-            features, starts = zip(*seen, strict=True)
-            yield sum(features) / len(seen), sum(starts) / len(seen)
-
-    def _portion_rows(self, features: int, device: torch.device) -> int:
-        numbers = PORTION.get(device.type, PORTION_ELSEWHERE)
-        return max(1, numbers // (features * len(self._views)))
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -533,37 +452,3 @@ def _require_fitting(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> Non
 def as_ridge(gamma: Any) -> float | Literal["auto"]:
     """Checks a ridge: a number, or "auto" for cross-validation."""
     return "auto" if isinstance(gamma, str) and gamma == "auto" else as_non_negative("gamma", gamma)
-
-
-def _as_weights(weights: Any, count: int) -> Tensor | None:
-    """Returns the weights (count,) in float64, or None if all are 1."""
-    if weights is None:
-        return None
-    given = as_tensor("weights", weights).double()
-    if given.ndim == 0:
-        given = given.expand(count)
-    if given.shape != (count,):
-        raise InvalidInputError(
-            f"weights has shape {tuple(given.shape)}; expected ({count},), or one number"
-        )
-    if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
-        raise InvalidInputError(
-            "weights contains a number that is not above 0, or is too large; leave out samples "
-            "that should not count"
-        )
-    return given
-
-
-def _require_moderate(name: str, values: Tensor) -> None:
-    """Raises if products of these numbers would overflow, which would spoil the sums for good."""
-    least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
-    if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
-        raise InvalidInputError(
-            f"{name} range from {float(least):.3g} to {float(most):.3g}; expected at most "
-            f"{LARGEST_NUMBER:g} in size, so scale them"
-        )
-
-
-def sample_size(X: Any) -> int:
-    """Returns how many numbers a sample has."""
-    return sum(math.prod(np.shape(leaf)[1:]) for leaf in leaves(X))

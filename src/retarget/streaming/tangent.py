@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
+from retarget.kernels.empirical.terms import Layout
 from retarget.kernels.feature_maps import as_count, tangent_map
 from retarget.samples import require_network
 from retarget.state_files import checksum, part_of
+from retarget.streaming.module import TangentNetwork
 from retarget.streaming.ridge import Precision, StreamingRidge
 from retarget.streaming.views import View
 
@@ -97,9 +100,36 @@ class TangentLearner(StreamingRidge):
         tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
         super().__init__(tangents, gamma, count, views=views, precision=precision, seed=seed)
 
+    def as_module(self) -> TangentNetwork:
+        """Returns a frozen module with the present predictions (n, c), to save or deploy.
+
+        It contains a copy of the network and runs without this learner. It can be saved as any
+        other module. `torch.export` accepts it if it accepts the network, for one size of batches.
+
+        Raises:
+            InvalidInputError: Nothing has been learned yet; or it was all merged from elsewhere,
+                and no sample has passed through the network of this learner.
+        """
+        learned = self.learned
+        weights = self._solved(learned).weights
+        assert learned.dtype is not None  # as something was learned
+        if self._kernel.layout is None:
+            raise InvalidInputError(
+                "no sample has passed through this learner's network, which shows how its "
+                "parameters are used; call predict on a sample before as_module"
+            )
+        how = self.combinations, self.seed, self._views.functions, learned.dtype
+        return TangentNetwork(self.module, self.params, self._kernel.layout, weights, *how)
+
+    @property
+    def _kernel(self) -> EmpiricalNTK:
+        assert isinstance(self._map.kernel, EmpiricalNTK)  # as `tangent_map` makes it
+        return self._map.kernel
+
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, the sums, and copies of the weights."""
         values, tensors = super().to_state()
+        values["layout"] = self._kernel.layout if tensors else None
         # copies, because tied weights share memory, which a safetensors file does not support
         weights = {f"network.{k}": v.clone() for k, v in self.module.state_dict().items()}
         return values, tensors | weights
@@ -138,4 +168,7 @@ class TangentLearner(StreamingRidge):
         network = network.to(next(iter(weights.values())).device)
         if values["kernel"]["weights"] != checksum("", network.state_dict()):
             raise InvalidInputError("its weights differ from those that it was saved with")
-        return super().from_state(values, tensors, network, views)
+        loaded = super().from_state(values, tensors, network, views)
+        if values["layout"] is not None:
+            loaded._kernel.layout = Layout(*values["layout"])
+        return loaded

@@ -5,7 +5,7 @@ from functools import reduce
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from retarget.arrays import FLOATS
 from retarget.errors import InvalidInputError
@@ -15,6 +15,23 @@ from retarget.theory.triangle import Triangle
 # What every process shares first, besides its type: whether it has learned anything, has an
 # intercept, has flat targets; then numbers that must be the same, and their squares.
 HEADER = 13
+
+
+def adding_up(group: Any = None) -> Callable[[Tensor], None]:
+    """Returns a function that replaces a tensor, in place, by its sum over a group's processes."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise InvalidInputError(
+            "torch.distributed has no processes yet; call torch.distributed.init_process_group in "
+            "each of them, or join the parts of one process with merge"
+        )
+    on_gpu = distributed.get_backend(group) == "nccl"  # which does not take tensors of the CPU
+
+    def add(tensor: Tensor) -> None:
+        sent = tensor.cuda() if on_gpu else tensor
+        distributed.all_reduce(sent, group=group)
+        tensor.copy_(sent)
+
+    return add
 
 
 def sums_of_all(

@@ -32,7 +32,12 @@ from retarget.kernels.empirical.plan import (
 )
 from retarget.kernels.empirical.private import undisturbed
 from retarget.kernels.empirical.recording import Network
-from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, tensor_cores
+from retarget.kernels.empirical.terms import (
+    Factors,
+    Layout,
+    MoreLivePositionsError,
+    tensor_cores,
+)
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import (
@@ -321,6 +326,7 @@ class EmpiricalNTK(Kernel):
         )
         self.precision, self.progress = precision, progress
         self.sketch, self.seed, self.preconditioner = sketch, seed, preconditioner
+        self.layout: Layout | None = None  # of what is sketched; samples show it
         chosen = self._parameters()
         if isinstance(preconditioner, Mapping):
             preconditioner_of(preconditioner, module, list(chosen))
@@ -444,6 +450,7 @@ class EmpiricalNTK(Kernel):
         like, dtype = self._like(), self._dtype()
         plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed)
         if self.sketch is not None:
+            self.layout = plan.layout
             return sketched(plan, self.sketch, self.seed)
         single = like.dtype == dtype == torch.float32
         if self.precision == "split" and single and tensor_cores(like.device):

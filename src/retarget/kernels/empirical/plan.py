@@ -19,6 +19,7 @@ from retarget.kernels.empirical.terms import (
     FeatureTerm,
     GradientTerm,
     JacobianTerm,
+    Layout,
     PairTerm,
     ReadoutTerm,
     SketchTerm,
@@ -27,7 +28,14 @@ from retarget.kernels.empirical.terms import (
     alive,
     split,
 )
-from retarget.kernels.empirical.uses import Convolved, LayerNames, LinearUse, LookedUp, names_of
+from retarget.kernels.empirical.uses import (
+    Convolved,
+    LayerNames,
+    LinearUse,
+    LookedUp,
+    Multiplied,
+    names_of,
+)
 from retarget.samples import (
     Samples,
     count,
@@ -61,6 +69,7 @@ class EmpiricalPlan:
         working: Bytes held for one sample while its factors are computed, besides the factors.
         widen: See `Recording`.
         positions: The most positions of a sample that a `linear` or a `conv2d` is applied at.
+        layout: Which parameters each term's features belong to.
     """
 
     network: Network
@@ -74,6 +83,7 @@ class EmpiricalPlan:
     working: int
     widen: bool
     positions: int
+    layout: Layout
 
     @property
     def held(self) -> int:
@@ -175,7 +185,15 @@ def make_plan(
         working=_working(chunk, terms, example, g),
         widen=trial.widened,
         positions=_positions(trial),
+        layout=_layout(trial, ruled, rest),
     )
+
+
+def _layout(trial: Recording, layers: Sequence[LayerNames], rest: list[str]) -> Layout:
+    turned = [isinstance(trial.layers[layer][0], Multiplied) for layer in layers]
+    orders = ["columns" if each else "rows" for each in turned]
+    terms = [(names_of(layer), order) for layer, order in zip(layers, orders, strict=True)]
+    return Layout(trial.outputs.shape[1], [*terms, *([(rest, "flat")] if rest else [])])
 
 
 def with_split_products(plan: EmpiricalPlan) -> EmpiricalPlan:

@@ -18,8 +18,9 @@ kernel: one for each output in the full kernel, else 1, with the outputs among t
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +43,20 @@ TRIANGLE_STEPS = 8  # in which products of pairs fill half a symmetric matrix
 PRODUCT_DEPTH = 1 << 15
 LARGEST = 15  # rows are scaled to stay below 2^LARGEST; half precision ends at 2^16
 DEPTH = 2048  # features whose products tensor cores add up at a time
+
+
+class Layout(NamedTuple):
+    """What the features of a network are.
+
+    Attributes:
+        outputs: The number of the network's outputs.
+        terms: For each term the names of its parameters, and the order of its features: "rows", one
+            parameter after the other in each row; "columns", the same of the transposed matrices;
+            "flat", one parameter after the other.
+    """
+
+    outputs: int
+    terms: list[tuple[list[str], str]]
 
 
 class MoreLivePositionsError(Exception):
@@ -431,3 +446,34 @@ def _draw(
     signs = 2 * torch.randint(0, 2, (heap * size,), generator=random) - 1
     signs = (signs * (dealt < width)).to(torch.int8)
     return dealt.clamp(max=width - 1).to(device), signs.to(device)
+
+
+def sketch_by_parameter(
+    layout: Layout, parameters: Mapping[str, Tensor], outputs: int, size: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The bucket of each number of the parameters and its sign, 0 if it is in none.
+
+    Both are (outputs, numbers), for the parameters one after the other: `SketchTerm` in a form that
+    does not depend on how gradients are computed.
+    """
+    sizes = [each.numel() for each in parameters.values()]
+    total = sum(sizes)
+    split_up = torch.split(torch.arange(total), sizes)
+    numbers = {
+        name: numbers.view(each.shape)
+        for (name, each), numbers in zip(parameters.items(), split_up, strict=True)
+    }
+    buckets = torch.zeros(outputs * total, dtype=torch.int64)
+    signs = torch.zeros(outputs * total, dtype=torch.int8)
+    for place, (names, order) in enumerate(layout.terms):
+        parts = [numbers[name] for name in names]
+        if order == "columns":
+            parts = [part.mT if part.ndim == 2 else part for part in parts]
+        rows = 1 if order == "flat" else min(part.numel() for part in parts)  # a bias has one a row
+        features = torch.cat([part.reshape(rows, -1) for part in parts], 1).flatten()
+        features = (total * torch.arange(outputs)[:, None] + features).flatten()
+        index, drawn = _draw(len(features), size, seed, place, torch.device("cpu"))
+        dealt = features[index[drawn != 0]]
+        buckets[dealt] = (torch.arange(len(index)) // (len(index) // size))[drawn != 0]
+        signs[dealt] = drawn[drawn != 0]
+    return buckets.view(outputs, total), signs.view(outputs, total)

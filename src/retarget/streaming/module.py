@@ -1,0 +1,136 @@
+"""A tangent learner's predictions as an ordinary PyTorch module."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, jvp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from retarget.kernels.empirical.terms import Layout, sketch_by_parameter
+from retarget.kernels.feature_maps import combining
+from retarget.samples import Samples, count, leaves, mapped, outputs_of, with_leaves, with_type_of
+from retarget.streaming.views import View
+
+# Up to so many directions, forward-mode products take less time than gradients: with 2, a sixth of
+# it for an MLP, though 1.4 times as long for conv nets; with 10, six times as long for these.
+FEW_DIRECTIONS = 2
+GRADIENT_NUMBERS = 1 << 26  # of gradients in memory at a time
+
+
+class TangentNetwork(nn.Module):
+    r"""What a `TangentLearner` had learned when `as_module` made this, as a frozen module.
+
+    Its outputs (n, c) for samples (n, ...), or a dict or tuple of them, are the learner's
+    predictions $f(x) + \phi(x)^\top W$. With one or two directions $S^\top W$ in the space of the
+    parameters, $\phi(x)^\top W$ is the forward-mode product of the network with these. With more,
+    gradients take less time: those of each sample, projected by $S$, times $W$.
+
+    `torch.export` knows forward-mode products only, for batches of one size: that is what it gets.
+
+    Args:
+        network: The network, which is copied.
+        params: The names of the parameters in use.
+        layout: How the sketch arranges them; see `EmpiricalNTK.layout`.
+        weights: (m, c) the solution.
+        combinations: The number of combinations of the network's outputs.
+        seed: Seed of the sketch and the combinations.
+        views: Functions of samples; the outputs are the mean over them.
+        dtype: Type of the outputs.
+    """
+
+    weights: Tensor
+    mixes: Tensor
+    buckets: Tensor
+    signs: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        params: list[str],
+        layout: Layout,
+        weights: Tensor,
+        combinations: int,
+        seed: int,
+        views: tuple[View, ...],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.params, self.views, self.dtype = params, views, dtype
+        chosen = self._chosen()
+        like = next(iter(chosen.values()))
+        prefixed = {f"network.{name}": each for name, each in chosen.items()}
+        buckets, signs = sketch_by_parameter(layout, prefixed, combinations, len(weights), seed)
+        mixes = combining(layout.outputs - combinations, combinations, seed)
+        own = torch.contiguous_format  # which is what torch.export can save
+        self.register_buffer("weights", weights.to(like).clone(memory_format=own))
+        self.register_buffer("mixes", mixes.mT.to(like).clone(memory_format=own))
+        self.register_buffer("buckets", buckets.to(like.device))
+        self.register_buffer("signs", signs.to(like) / math.sqrt(combinations))
+        self.eval()
+
+    def train(self, mode: bool = True) -> "TangentNetwork":
+        """Stays in evaluation mode, in which the network was linearized."""
+        return super().train(False)
+
+    def forward(self, samples: Samples) -> Tensor:
+        """(n, c) the learner's predictions."""
+        samples = with_type_of(self.weights, samples)
+        seen = [samples if view is None else view(samples) for view in self.views]
+        total = torch.stack([self._predicted(each) for each in seen]).mean(0)
+        return total.to(self.dtype)
+
+    def _predicted(self, samples: Samples) -> Tensor:
+        start = outputs_of(self.network, samples).flatten(1)
+        few = self.weights.shape[1] * len(self.buckets) <= FEW_DIRECTIONS
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rules for these transforms
+            if few or torch.compiler.is_exporting():
+                learned = self._by_directions(samples)
+            else:
+                learned = self._by_gradients(samples)
+        return start + learned if start.shape == learned.shape else learned
+
+    def _by_directions(self, samples: Samples) -> Tensor:
+        r"""(n, c) forward-mode products with $S^\top W$, one for each output and combination."""
+        chosen, run, results = self._chosen(), self._network_on(samples), []
+        for weights in self.weights.mT:
+            for row, mix in enumerate(self.mixes):
+                direction = self._by_name(self.signs[row] * weights[self.buckets[row]])
+                results.append(jvp(run, (chosen,), (direction,))[1] @ mix)
+        products = torch.stack(results, 1)
+        return products.view(len(products), -1, len(self.mixes)).sum(2)
+
+    def _by_gradients(self, samples: Samples) -> Tensor:
+        """(n, c) the gradients of each sample, sketched, times the solution."""
+        chosen = self._chosen()
+        at_a_time = max(1, GRADIENT_NUMBERS // self.buckets.shape[1])
+        m, found = len(self.weights), self.weights.new_zeros(count(samples), len(self.weights))
+        for row, mix in enumerate(self.mixes):
+
+            def features(*sample: Tensor, row: int = row, mix: Tensor = mix) -> Tensor:
+                one = mapped(lambda leaf: leaf[None], with_leaves(samples, sample))
+                run = self._network_on(one)
+                by_name = grad(lambda parameters: (run(parameters) @ mix)[0])(chosen)
+                gradient = torch.cat([each.flatten() for each in by_name.values()])
+                return gradient.new_zeros(m).index_add(
+                    0, self.buckets[row], gradient * self.signs[row]
+                )
+
+            found = found + vmap(features, chunk_size=at_a_time)(*leaves(samples))
+        return found @ self.weights
+
+    def _network_on(self, samples: Samples) -> Any:
+        return lambda parameters: outputs_of(self.network, samples, parameters).flatten(1)
+
+    def _chosen(self) -> dict[str, Tensor]:
+        every = dict(self.network.named_parameters())
+        return {name: every[name] for name in self.params}
+
+    def _by_name(self, numbers: Tensor) -> dict[str, Tensor]:
+        chosen = self._chosen()
+        parts = torch.split(numbers, [each.numel() for each in chosen.values()])
+        named = zip(chosen.items(), parts, strict=True)
+        return {name: part.view_as(parameter) for (name, parameter), part in named}

@@ -1,0 +1,147 @@
+"""Turns samples into the rows that a learner adds up, a bounded number of them at a time."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import as_tensor
+from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import FeatureMap
+from retarget.samples import as_samples, count, leaves, take
+from retarget.streaming.intake import require_unchanged
+from retarget.streaming.views import Views
+from retarget.theory.moments import LARGEST_NUMBER, Moments
+
+# How many numbers of a portion's features are in memory at a time.
+PORTION = {"cpu": 1 << 24}
+PORTION_ELSEWHERE = 1 << 28
+# Features, targets, and weights (None for 1 each) of some samples.
+Portion = tuple[Tensor, Tensor, Tensor | None]
+
+
+class RidgeState(NamedTuple):
+    """All that changes as a learner learns.
+
+    It is replaced as a whole, so that an interrupt or another thread never finds half of a change.
+    """
+
+    moments: Moments | None = None
+    flat: bool = False  # whether the targets had one axis
+    dtype: torch.dtype | None = None  # of the predictions
+    inputs: int | None = None  # numbers in a sample
+
+    @property
+    def outputs(self) -> int:
+        """Number of targets; 0 before the first sample."""
+        return 0 if self.moments is None else self.moments.outputs
+
+
+class Rows:
+    """The features of every view of samples, and the values that learning starts from.
+
+    Args:
+        features: The map from samples to features.
+        views: The views of a sample; each is a row.
+    """
+
+    def __init__(self, features: FeatureMap, views: Views) -> None:
+        self._map, self._views = features, views
+
+    def learned(
+        self, X: Any, targets: Tensor, weights: Any, learned: RidgeState
+    ) -> Iterator[Portion]:
+        """Yields features, targets minus the start, and weights, for samples to learn or forget."""
+        if count(X) != len(targets):
+            raise InvalidInputError(
+                f"X has {count(X)} rows and Y has {len(targets)}; expected the same number of rows"
+            )
+        outputs = targets.shape[1]
+        require_unchanged("the number of outputs of Y", outputs, learned.outputs or outputs)
+        chosen, stop = _as_weights(weights, len(targets)), 0
+        for seen in self._seen(X, learned, outputs):
+            rows = slice(stop, stop + len(seen[0][0]))
+            true = targets[rows].double()
+            features = torch.cat([each for each, _ in seen])
+            residual = torch.cat([true - start.to(true) for _, start in seen])
+            _require_moderate("the features of X", features)
+            _require_moderate("Y", residual)
+            some = None if chosen is None else chosen[rows].repeat(len(seen))
+            yield features, residual, some
+            stop = rows.stop
+
+    def means(self, X: Any, learned: RidgeState) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields features and starting values, the means over views: predictions are linear."""
+        for seen in self._seen(X, learned, learned.outputs):
+            features, starts = zip(*seen, strict=True)
+            yield sum(features) / len(seen), sum(starts) / len(seen)
+
+    def _seen(
+        self, X: Any, learned: RidgeState, outputs: int
+    ) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Yields features, and starting values (n, c) or (1, c), of each view of a few samples."""
+        rows, first, width = 1, 0, None  # the first sample shows how many features there are
+        if learned.moments is not None:
+            width = learned.moments.features
+            rows = self._at_a_time(width, learned.moments.mean.device)
+        if count(X):
+            as_samples("X", X)  # checked as a whole, so that an error names the caller's row
+            self._views.require_fit(X)
+            if self._map.any_inputs and learned.inputs is not None:
+                what = "the number of values in a sample of X"
+                require_unchanged(what, sample_size(X), learned.inputs)
+        while first < count(X):
+            with torch.no_grad():
+                part = take(X, slice(first, first + rows))
+                mapped = [self._map.with_start(each, first) for each in self._views.of(part)]
+            seen = []
+            for features, start in mapped:
+                width = width or features.shape[1]
+                require_unchanged("the number of features of X", features.shape[1], width)
+                if start is None or start.shape[1] != outputs:  # learning starts from zero
+                    start = features.new_zeros(1, outputs)
+                seen.append((features, start))
+            yield seen
+            first += len(features)
+            rows = self._at_a_time(features.shape[1], features.device)
+
+    def _at_a_time(self, features: int, device: torch.device) -> int:
+        numbers = PORTION.get(device.type, PORTION_ELSEWHERE)
+        return max(1, numbers // (features * len(self._views)))
+
+
+def _as_weights(weights: Any, count: int) -> Tensor | None:
+    """Returns the weights (count,) in float64, or None if all are 1."""
+    if weights is None:
+        return None
+    given = as_tensor("weights", weights).double()
+    if given.ndim == 0:
+        given = given.expand(count)
+    if given.shape != (count,):
+        raise InvalidInputError(
+            f"weights has shape {tuple(given.shape)}; expected ({count},), or one number"
+        )
+    if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
+        raise InvalidInputError(
+            "weights contains a number that is not above 0, or is too large; leave out samples "
+            "that should not count"
+        )
+    return given
+
+
+def _require_moderate(name: str, values: Tensor) -> None:
+    """Raises if products of these numbers would overflow, which would spoil the sums for good."""
+    least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
+    if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
+        raise InvalidInputError(
+            f"{name} range from {float(least):.3g} to {float(most):.3g}; expected at most "
+            f"{LARGEST_NUMBER:g} in size, so scale them"
+        )
+
+
+def sample_size(X: Any) -> int:
+    """Returns how many numbers a sample has."""
+    return sum(math.prod(np.shape(leaf)[1:]) for leaf in leaves(X))

@@ -1,0 +1,149 @@
+"""A tangent learner as an ordinary module: the same answers, without the learner."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retarget as rt
+from retarget.errors import InvalidInputError
+from retarget.streaming import module as module_file
+
+# torch's own, when it first loads the rules of forward-mode products
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+
+
+def flip(X):
+    return X.flip(-1)
+
+
+class Tokens(nn.Module):
+    """Takes a dict; has tied weights, a transposed matrix, an embedding and a bare parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(7, 6), nn.LayerNorm(6)
+        self.matrix, self.scale = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.randn(6))
+        self.tied = nn.Linear(6, 7)
+        self.tied.weight = self.table.weight
+        self.offset = nn.Parameter(torch.randn(5))
+
+    def forward(self, ids, mask):
+        seen = torch.tanh(self.norm(self.table(ids)) * self.scale) * mask[..., None]
+        both = torch.addmm(self.offset, seen.mean(1), self.matrix)
+        return torch.cat([both, self.tied(torch.tanh(seen).sum(1))], 1)
+
+
+def mlp(c=3):
+    return nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 8, bias=False), nn.Linear(8, c))
+
+
+def convolutional(c=3):
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 2, groups=2)]
+    return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, c))
+
+
+def samples(name, n=12):
+    if name == "tokens":
+        return {"ids": torch.randint(0, 7, (n, 4)), "mask": torch.rand(n, 4).double()}
+    return torch.randn(n, 4).double() if name == "mlp" else torch.randn(n, 2, 7, 7).double()
+
+
+NETWORKS = {"mlp": mlp, "conv": convolutional, "tokens": Tokens}
+
+
+def made(name, outputs, **options):
+    torch.manual_seed(3)
+    network = NETWORKS[name]().double()
+    learner = rt.TangentLearner(network, 0.3, 29, seed=5, **options)
+    return learner.learn(samples(name), torch.randn(12, outputs).double())
+
+
+@pytest.mark.parametrize("few", [0, 99], ids=["gradients", "directions"])
+@pytest.mark.parametrize(
+    ("name", "outputs", "options"),
+    [
+        ("mlp", 3, {}),  # learning starts from the network's outputs
+        ("mlp", 5, {"combinations": 3, "views": [None, flip]}),
+        ("mlp", 1, {"params": ["0.bias", "3"]}),
+        ("conv", 3, {"combinations": 3, "views": [flip, None]}),
+        ("conv", 2, {"params": "*.weight"}),
+        ("tokens", 12, {}),
+        ("tokens", 4, {"combinations": 3}),
+    ],
+)
+def test_a_module_predicts_as_its_learner(name, outputs, options, few, monkeypatch):
+    monkeypatch.setattr(module_file, "FEW_DIRECTIONS", few)
+    learner = made(name, outputs, **options)
+    module, queries = learner.as_module(), samples(name, 7)
+    before = learner.predict(queries)
+    learner.learn(samples(name), torch.randn(12, outputs).double())  # which changes no module
+    found = module.train()(queries)
+    assert not module.network.training
+    assert not any(each.requires_grad for each in module.parameters())
+    torch.testing.assert_close(found, before, rtol=0, atol=1e-10)
+    monkeypatch.setattr(module_file, "GRADIENT_NUMBERS", 1)  # a sample at a time
+    torch.testing.assert_close(module(queries), before, rtol=0, atol=1e-10)
+
+
+def test_one_axis_of_targets_and_their_type():
+    learner = rt.TangentLearner(mlp(1), 0.3, 20).learn(torch.randn(9, 4), torch.randn(9).double())
+    queries = torch.randn(5, 4)
+    found = learner.as_module()(queries)
+    assert (found.shape, found.dtype) == ((5, 1), torch.float64)
+    torch.testing.assert_close(found[:, 0], learner.predict(queries), rtol=0, atol=1e-5)
+
+
+def test_a_learner_that_was_loaded_or_merged(tmp_path):
+    learner, queries = made("conv", 3, combinations=2), samples("conv", 5)
+    learner.save(tmp_path / "learner")
+    loaded = rt.TangentLearner.load(tmp_path / "learner", convolutional().double())
+    torch.testing.assert_close(
+        loaded.as_module()(queries), learner.predict(queries), rtol=0, atol=1e-10
+    )
+    options = {"combinations": 2, "seed": 5}
+    merged = rt.TangentLearner(learner.module, 0.3, 29, **options).merge(learner)
+    with pytest.raises(InvalidInputError, match="call predict on a sample before as_module"):
+        merged.as_module()
+    expected = merged.predict(queries)
+    torch.testing.assert_close(merged.as_module()(queries), expected, rtol=0, atol=1e-10)
+
+
+def test_nothing_learned():
+    with pytest.raises(InvalidInputError, match="nothing has been learned yet"):
+        rt.TangentLearner(mlp()).as_module()
+
+
+def test_weights_go_from_one_module_to_another():
+    one, other = made("mlp", 5), made("mlp", 5).learn(samples("mlp"), torch.ones(12, 5).double())
+    module, queries = one.as_module(), samples("mlp", 5)
+    module.load_state_dict(other.as_module().state_dict())
+    torch.testing.assert_close(module(queries), other.predict(queries), rtol=0, atol=1e-10)
+    module.load_state_dict({name: 0 * each for name, each in module.state_dict().items()})
+    torch.testing.assert_close(made("mlp", 5).as_module()(queries), one.predict(queries))
+
+
+def test_a_saved_module_runs_in_a_process_without_the_learner(tmp_path):
+    learner, queries = made("mlp", 5, views=[None, torch.negative]), samples("mlp", 5)
+    torch.save(learner.as_module(), tmp_path / "module")
+    np.savez(tmp_path / "case", X=queries.numpy(), Y=learner.predict(queries).numpy())
+    script = f"""
+import numpy, torch
+module = torch.load({str(tmp_path / "module")!r}, weights_only=False)
+case = numpy.load({str(tmp_path / "case.npz")!r})
+gap = numpy.abs(module(torch.tensor(case["X"])).numpy() - case["Y"]).max()
+assert gap < 1e-10, gap
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_torch_exports_it(name, tmp_path):
+    learner = made(name, 3, combinations=2, views=[None, flip])
+    queries = samples(name, 6)
+    torch.export.save(torch.export.export(learner.as_module(), (queries,)), tmp_path / "net.pt2")
+    found = torch.export.load(tmp_path / "net.pt2").module()(queries)
+    torch.testing.assert_close(found, learner.predict(queries), rtol=0, atol=1e-10)
