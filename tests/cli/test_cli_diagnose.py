@@ -209,6 +209,17 @@ def test_the_example_is_written_and_diagnosed_as_its_line_says(command, tmp_path
     assert (tmp_path / "sensors.csv").read_bytes() == content
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_commands_of_a_page_run_in_an_empty_folder(command, tmp_path, stand, page):
+    (tmp_path / "t.csv").unlink()
+    text = (Path(__file__).parents[2] / page).read_text()
+    lines = re.findall(r"^retarget (diagnose.*)$", text, re.MULTILINE)
+    assert len(lines) >= 3
+    assert sensors.SAME_AS in text
+    for line in lines:
+        assert command(*shlex.split(line, comments=True))[0] == 0, line
+
+
 def test_the_example_replaces_no_file_of_the_user(command, tmp_path, stand):
     (tmp_path / "sensors.csv").write_text("mine,too\n1,2\n")
     code, shown = command("diagnose", "--example", "sensors")
