@@ -56,7 +56,7 @@ def run_case(rows: int, features: int) -> dict[str, float | str]:
     stream = make_stream(rows, features)
     start, busy = time.perf_counter(), time.process_time()
     options = DiagnosisOptions()
-    found = diagnose_split(split(stream, None, options), options, progress=False)
+    found = diagnose_split(split(stream, None, options), options)
     seconds, busy = time.perf_counter() - start, time.process_time() - busy
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

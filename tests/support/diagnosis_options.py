@@ -25,4 +25,4 @@ def options_for(lr="auto", reduction="sum", momentum=0.0, nesterov=False, **more
 def diagnosed(stream, test=None, **options):
     """The diagnosis of a stream of numbers."""
     asked = options_for(**options)
-    return diagnose_split(split(stream, test, asked), asked, progress=False)
+    return diagnose_split(split(stream, test, asked), asked)

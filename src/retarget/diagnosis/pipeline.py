@@ -255,20 +255,18 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
     return EmpiricalNTK(network)
 
 
-def diagnose_split(
-    parted: Split, options: DiagnosisOptions, *, progress: bool | None = None
-) -> Diagnosis:
+def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
     """Diagnoses a stream from which the rows to compare the learners on are already held out."""
     X, Y = as_tensors(parted.stream)
     kernel, used = choose_kernel(options, X)
     with (
         considerate_threads(),
-        PatientBar("diagnosing", PASSES * len(X), progress) as bar,
+        PatientBar("diagnosing", PASSES * len(X)) as bar,
         _noting_precision() as doubts,
     ):
         model = None
         if options.model is not None:  # first: if it cannot be run, that is reported at once
-            model = diagnose_model(parted, options, progress=progress)
+            model = diagnose_model(parted, options)
         opened = open_kernel(kernel, X, Y, options, bar.advance)
         found = run_learners(opened, parted, options, used)
     return replace(found, model=model, failures=(*found.failures, *doubts))

@@ -57,16 +57,14 @@ from retarget.theory.stream_kernel import Advance
 Said = dict[Question, Predictions]  # what a model predicts for the rows of each question
 
 
-def diagnose_model(
-    parted: Split, options: DiagnosisOptions, *, progress: bool | None = None
-) -> ModelDiagnosis:
+def diagnose_model(parted: Split, options: DiagnosisOptions) -> ModelDiagnosis:
     """Trains the user's model on the stream in every way, and compares the results.
 
     `retarget.diagnosis.models.adapters` describes what the model is given. In a progressive
     evaluation each way is scored by its predictions for rows that it has not learned yet: random
     orders by the errors before each step of the shuffled stream; the batch model by models of the
     rows so far (see `progressive_batch`); corrected targets before each block. What the model
-    prints goes to standard error. `progress` shows a progress bar (None: on a terminal only).
+    prints goes to standard error.
 
     Raises:
         InvalidInputError: The model cannot be made.
@@ -76,7 +74,7 @@ def diagnose_model(
     with redirect_stdout(sys.stderr):
         model = open_model(parted.stream, options)
         rows = len(parted.stream) * (6 + ORDERS + EPOCHS // 4)
-        with PatientBar("running your model", rows, progress) as bar:
+        with PatientBar("running your model", rows) as bar:
             return _Diagnosing(model, parted, options, bar.advance).whole()
 
 
