@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -69,7 +70,10 @@ def test_the_line_to_type_fits_how_it_was_installed(monkeypatch, tmp_path, origi
 
 
 def test_a_folder_of_sources_that_was_not_installed(monkeypatch, tmp_path):
-    monkeypatch.setattr("importlib.metadata.MetadataPathFinder.find_distributions", lambda *_: [])
+    def none(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", none)
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "src" / "retarget" / "errors.py"))
     assert errors.install_line("dask") == 'pip install "retarget[dask]"'
     (tmp_path / "pyproject.toml").touch()

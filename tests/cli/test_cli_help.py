@@ -7,12 +7,16 @@ from retarget.errors import install_line
 from retarget.lab.figures import mnist
 from retarget.lab.reader import experiment_names
 
+PARTS = ["data list", "data get", "data check"] + [
+    f"runs {name}" for name in ("list", "show", "clean", "export")
+]
 
-@pytest.mark.parametrize("name", COMMANDS)
+
+@pytest.mark.parametrize("name", [*COMMANDS, *PARTS])
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_option_is_cut_and_flags_have_no_type(command, name, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    code, shown = command(name, "--help")
+    code, shown = command(*name.split(), "--help")
     assert code == 0
     assert "<bool>" not in shown
     assert "…" not in shown

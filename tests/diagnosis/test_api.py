@@ -78,7 +78,16 @@ def test_what_the_command_takes_python_takes_as_well():
         signature(function).parameters for function in (diagnose_command.diagnose, rt.diagnose)
     )
     assert len(known) <= 25
-    of_files = {"file", "target", "out", "as_object", "open_report", "compare", "fail_above"}
+    of_files = {
+        "file",
+        "example",
+        "target",
+        "out",
+        "as_object",
+        "open_report",
+        "compare",
+        "fail_above",
+    }
     assert set(command) - set(known) - of_files == ELSEWHERE
     assert set(known) - set(command) == {"X", "Y", "learner"}
     for name in set(known) & set(command):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from retarget.diagnosis.report.report_tables import ReportTable
 
 DEFINITIONS = (
-    "Shift: how far later rows moved what was learned of a row. Gap: the online model's error "
+    "Shift: how far later rows moved what was learned from a row. Gap: the online model's error "
     "above a batch model's. Correction: training on other targets, which make up for the shift."
 )
 
