@@ -122,6 +122,11 @@ class StreamingRidge:
         return 0 if moments is None else moments.count
 
     @property
+    def views(self) -> tuple[View, ...]:
+        """The views of a sample that are learned; None is the sample itself."""
+        return self._views.functions
+
+    @property
     def gamma_(self) -> float:
         """The ridge in use: as given, or chosen by cross-validation."""
         return self.solution().gamma

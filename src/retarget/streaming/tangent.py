@@ -118,7 +118,7 @@ class TangentLearner(StreamingRidge):
                 "no sample has passed through this learner's network, which shows how its "
                 "parameters are used; call predict on a sample before as_module"
             )
-        how = self.combinations, self.seed, self._views.functions, learned.dtype
+        how = self.combinations, self.seed, self.views, learned.dtype
         return TangentNetwork(self.module, self.params, self._kernel.layout, weights, *how)
 
     @property
