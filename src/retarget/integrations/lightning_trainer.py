@@ -43,10 +43,9 @@ def plain_fit(trainer: Trainer, ddp: bool = False) -> Problems:
         devices=1,
         strategy="auto",
     )
-    sampler = getattr(trainer.train_dataloader, "sampler", None)
-    repeated = 0
-    if isinstance(sampler, DistributedSampler):
-        repeated = sampler.total_size - len(sampler.dataset)
+    sampler: Any = getattr(trainer.train_dataloader, "sampler", None)
+    shared = isinstance(sampler, DistributedSampler)
+    repeated = sampler.total_size - len(sampler.dataset) if shared else 0
     problems.add(
         ddp and repeated > 0,
         f"the sampler repeats {repeated} samples to give {trainer.world_size} processes equally "
