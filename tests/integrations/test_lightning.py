@@ -570,7 +570,7 @@ try:
 except rt.errors.InvalidInputError as error:
     assert "repeats 1 samples" in str(error), error
 own = slice(int(os.environ.get("LOCAL_RANK", 0)), 7, 2)  # 4 and 3 samples
-trainer(use_distributed_sampler=False).fit(module, loader(X[own], Y[own], 1))
+trainer(use_distributed_sampler=False).fit(module, loader(X[own], Y[own], 4))
 assert_whole(X[:7], Y[:7])
 print(f"process {fit.global_rank} passed", flush=True)
 """

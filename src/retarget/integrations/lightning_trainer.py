@@ -50,8 +50,8 @@ def plain_fit(trainer: Trainer, ddp: bool = False) -> Problems:
         ddp and repeated > 0,
         f"the sampler repeats {repeated} samples to give {trainer.world_size} processes equally "
         "many, and they would be learned twice; expected each sample in one process: use a number "
-        "of samples that can be divided by it, or give each process a loader of its own part, and "
-        "Trainer(use_distributed_sampler=False)",
+        "of samples that can be divided by it, or give each process a loader of its own part with "
+        "equally many batches, and Trainer(use_distributed_sampler=False)",
     )
     problems.add(
         trainer.precision not in FULL_PRECISION,
