@@ -2,6 +2,9 @@
 
 import itertools
 import logging
+import os
+import subprocess
+import sys
 from collections import namedtuple
 from dataclasses import replace
 from functools import partial
@@ -520,3 +523,71 @@ def test_what_the_tangent_module_refuses():
     with pytest.raises(InvalidTypeError, match="expected an rt.TangentLearner"):
         TangentModule(network())
     assert module.learner.samples == 0
+
+
+PROCESSES = """
+import os, torch, lightning, retarget as rt
+from torch.utils.data import DataLoader, TensorDataset
+from retarget.integrations.lightning import TangentModule
+
+def flip(X):
+    return X.flip(-1)
+
+class Watched(TangentModule):
+    def validation_step(self, *given):
+        if not self.trainer.sanity_checking:
+            known.append(self.learner.samples)
+        super().validation_step(*given)
+
+def trainer(**options):
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    places = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "precision": "64-true"}
+    return lightning.Trainer(max_epochs=1, **quiet, **places, **options)
+
+def loader(X, Y, size):
+    return DataLoader(TensorDataset(X, Y), batch_size=size)
+
+torch.manual_seed(0)
+X, Y = torch.randn(24, 5).double(), torch.randn(24, 3).double()
+layers = torch.nn.Linear(5, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)
+learner = rt.TangentLearner(torch.nn.Sequential(*layers).double(), 0.3, 40, views=[None, flip])
+module, whole, known = Watched(learner.empty()), learner.empty(), []
+
+def assert_whole(X, Y):
+    whole.learn(X, Y)
+    assert module.learner.samples == whole.samples, module.learner.samples
+    assert (module.learner.predict(X) - whole.predict(X)).abs().max() < 1e-12
+
+for part in (slice(0, 16), slice(16, 24)):  # two tasks, each validated twice
+    fit = trainer(val_check_interval=0.5)
+    fit.fit(module, loader(X[part], Y[part], 2), loader(X, Y, 6))
+    assert_whole(X[part], Y[part])
+    loss = (whole.predict(X) - Y).square().sum(1).mean() / 2
+    assert abs(fit.callback_metrics["val_loss"] - loss) < 1e-10
+assert known == [8, 8, 16, 16, 20, 20, 24, 24], known
+loaded = Watched(learner.empty())
+loaded.load_state_dict(module.state_dict())
+assert (loaded.learner.predict(X) - whole.predict(X)).abs().max() < 1e-12
+
+try:
+    trainer().fit(module, loader(X[:7], Y[:7], 2))
+    raise AssertionError("a repeated sample was learned")
+except rt.errors.InvalidInputError as error:
+    assert "repeats 1 samples" in str(error), error
+own = slice(int(os.environ.get("LOCAL_RANK", 0)), 7, 2)  # 4 and 3 samples
+trainer(use_distributed_sampler=False).fit(module, loader(X[own], Y[own], 4))
+assert_whole(X[:7], Y[:7])
+print(f"process {fit.global_rank} passed", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_processes_learn_their_parts_and_all_know_everything(tmp_path):
+    (tmp_path / "processes.py").write_text(PROCESSES)
+    command = [sys.executable, str(tmp_path / "processes.py")]
+    theirs = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    clean = {name: value for name, value in os.environ.items() if name not in theirs}
+    options = {"env": clean, "capture_output": True, "text": True, "timeout": 100}
+    done = subprocess.run(command, check=False, **options)
+    passed = [f"process {rank} passed" in done.stdout for rank in (0, 1)]
+    assert (done.returncode, passed) == (0, [True, True]), done.stderr

@@ -296,6 +296,9 @@ class TangentModule(LightningModule):
     `val_accuracy` and `test_accuracy`. `predict` returns the learner's outputs. Checkpoints contain
     what was learned, and the network's weights.
 
+    With `strategy="ddp"` each process learns its own part of the data. The parts are merged for
+    every validation and at the end of the epoch, after which all processes hold the same learner.
+
     Args:
         learner: The learner; it contains the network, and stays on its device.
         classes: The number of classes if targets are labels (n,); None for the number of the
@@ -320,6 +323,9 @@ class TangentModule(LightningModule):
         self.learner, self.classes = learner, classes
         self._places = Places(inputs, targets)
         self.automatic_optimization = False
+        # DistributedDataParallel accepts no module without a parameter to train
+        self.unused = torch.nn.Parameter(torch.zeros(()))
+        self._own: TangentLearner | None = None  # this process's part, while others join in
 
     def configure_optimizers(self) -> list[Any]:
         """Returns no optimizer: learning needs none."""
@@ -327,7 +333,7 @@ class TangentModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Raises if samples would be learned twice, or in low precision."""
-        problems, done = plain_fit(self.trainer), self.trainer.current_epoch
+        problems, done = plain_fit(self.trainer, ddp=True), self.trainer.current_epoch
         problems.add(
             self.trainer.max_epochs - done != 1,
             f"max_epochs is {self.trainer.max_epochs} at epoch {done}; expected one more epoch: "
@@ -335,6 +341,24 @@ class TangentModule(LightningModule):
             max_epochs=done + 1,
         )
         problems.refuse()
+        if self.global_rank:  # the first process alone keeps what all of them know
+            self.learner = self.learner.empty()
+
+    def on_train_epoch_end(self) -> None:
+        """Merges what the processes have learned."""
+        if self.trainer.world_size > 1:
+            self.learner.all_merge()
+
+    def on_validation_start(self) -> None:
+        """Lends every process what all have learned, if they are in the middle of learning."""
+        learning = self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
+        if learning and self.trainer.world_size > 1:
+            self._own, self.learner = self.learner, self.learner.fork().all_merge()
+
+    def on_validation_end(self) -> None:
+        """Goes back to the part of this process."""
+        if self._own is not None:
+            self.learner, self._own = self._own, None
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Learns a batch."""
@@ -369,7 +393,7 @@ class TangentModule(LightningModule):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint, with the views of this learner: a file has no functions."""
-        module, views = self.learner.module, self.learner._views.functions
+        module, views = self.learner.module, self.learner.views
         tensors = on_device_of(module, state["tensors"])
         self.learner = type(self.learner).from_state(state["values"], tensors, module, views)
 
@@ -380,7 +404,8 @@ class TangentModule(LightningModule):
         found = {f"{stage}_loss": HalfSquaredError()(predicted, true)}
         if not targets.is_floating_point():
             found[f"{stage}_accuracy"] = (predicted.argmax(1) == targets).double().mean()
-        self.log_dict(found, batch_size=len(targets), on_step=False, on_epoch=True)
+        size = len(targets)
+        self.log_dict(found, batch_size=size, on_step=False, on_epoch=True, sync_dist=True)
 
     def _real(self, samples: Any, targets: Tensor) -> Tensor:
         """Returns the targets on the learner's device; class labels become one-hot rows."""

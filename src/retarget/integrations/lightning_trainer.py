@@ -10,10 +10,11 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
 from retarget.errors import InvalidInputError
 from retarget.integrations.agreement import (
@@ -31,15 +32,26 @@ FULL_PRECISION = ("32-true", "64-true")
 OTHER_STEPS = StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler
 
 
-def plain_fit(trainer: Trainer) -> Problems:
-    """Returns what is wrong with the devices and the precision."""
+def plain_fit(trainer: Trainer, ddp: bool = False) -> Problems:
+    """Returns what is wrong with the devices and the precision; `ddp` allows several processes."""
     problems = Problems("Trainer")
+    alone = trainer.world_size == 1 and isinstance(trainer.strategy, SingleDeviceStrategy)
     problems.add(
-        trainer.world_size != 1 or not isinstance(trainer.strategy, SingleDeviceStrategy),
+        not (alone or (ddp and isinstance(trainer.strategy, DDPStrategy))),
         f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} processes; "
-        "expected one device",
+        f"expected one device{', or DDP' if ddp else ''}",
         devices=1,
         strategy="auto",
+    )
+    sampler: Any = getattr(trainer.train_dataloader, "sampler", None)
+    shared = isinstance(sampler, DistributedSampler)
+    repeated = sampler.total_size - len(sampler.dataset) if shared else 0
+    problems.add(
+        ddp and repeated > 0,
+        f"the sampler repeats {repeated} samples to give {trainer.world_size} processes equally "
+        "many, and they would be learned twice; expected each sample in one process: use a number "
+        "of samples that can be divided by it, or give each process a loader of its own part with "
+        "equally many batches, and Trainer(use_distributed_sampler=False)",
     )
     problems.add(
         trainer.precision not in FULL_PRECISION,

@@ -14,7 +14,7 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, as_count, feature_map
 from retarget.samples import library_of, take
 from retarget.state_files import explained, read_state, write_state
-from retarget.streaming.rows import Portion, RidgeState, Rows, sample_size
+from retarget.streaming.rows import Portion, RidgeState, SampleRows, sample_size
 from retarget.streaming.turns import Turn, in_turn
 from retarget.streaming.views import View, Views
 from retarget.theory.moments import Moments, RidgeSolution
@@ -102,7 +102,7 @@ class StreamingRidge:
         if precision not in get_args(Precision):
             raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")
         self._map = feature_map(kernel, self.features, self.seed)
-        self._rows = Rows(self._map, self._views)
+        self._rows = SampleRows(self._map, self._views)
         self._turn = Turn()
         self._become(RidgeState())
 
@@ -120,6 +120,11 @@ class StreamingRidge:
         """Number of samples learned, minus those forgotten."""
         moments = self.learned.moments
         return 0 if moments is None else moments.count
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The views of a sample that are learned; None is the sample itself."""
+        return self._views.functions
 
     @property
     def gamma_(self) -> float:

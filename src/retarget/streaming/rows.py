@@ -40,7 +40,7 @@ class RidgeState(NamedTuple):
         return 0 if self.moments is None else self.moments.outputs
 
 
-class Rows:
+class SampleRows:
     """The features of every view of samples, and the values that learning starts from.
 
     Args:

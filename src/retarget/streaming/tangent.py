@@ -118,7 +118,7 @@ class TangentLearner(StreamingRidge):
                 "no sample has passed through this learner's network, which shows how its "
                 "parameters are used; call predict on a sample before as_module"
             )
-        how = self.combinations, self.seed, self._views.functions, learned.dtype
+        how = self.combinations, self.seed, self.views, learned.dtype
         return TangentNetwork(self.module, self.params, self._kernel.layout, weights, *how)
 
     @property
@@ -129,7 +129,8 @@ class TangentLearner(StreamingRidge):
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, the sums, and copies of the weights."""
         values, tensors = super().to_state()
-        values["layout"] = self._kernel.layout if tensors else None
+        layout = self._kernel.layout
+        values["layout"] = list(layout) if tensors and layout is not None else None
         # copies, because tied weights share memory, which a safetensors file does not support
         weights = {f"network.{k}": v.clone() for k, v in self.module.state_dict().items()}
         return values, tensors | weights
