@@ -112,6 +112,25 @@ def test_a_learner_that_was_loaded_or_merged(tmp_path):
     torch.testing.assert_close(merged.as_module()(queries), expected, rtol=0, atol=1e-10)
 
 
+class Branching(nn.Module):
+    """Looks at its samples' numbers, which `torch.func.vmap` does not allow."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, X):
+        return torch.tanh(self.layer(X)) if X.abs().max() < 1e6 else self.layer(X)
+
+
+def test_a_network_that_branches_on_its_samples():
+    learner = rt.TangentLearner(Branching().double(), 0.3, 11)
+    learner.learn(samples("mlp"), torch.randn(12, 3).double())
+    queries = samples("mlp", 5)
+    found = learner.as_module()(queries)
+    torch.testing.assert_close(found, learner.predict(queries), rtol=0, atol=1e-10)
+
+
 def test_nothing_learned():
     with pytest.raises(InvalidInputError, match="nothing has been learned yet"):
         rt.TangentLearner(mlp()).as_module()

@@ -90,7 +90,10 @@ class TangentNetwork(nn.Module):
             if few or torch.compiler.is_exporting():
                 learned = self._by_directions(samples)
             else:
-                learned = self._by_gradients(samples)
+                try:
+                    learned = self._by_gradients(samples)
+                except (RuntimeError, ValueError):  # vmap cannot follow, say, a branch on a number
+                    learned = self._by_directions(samples)
         return start + learned if start.shape == learned.shape else learned
 
     def _by_directions(self, samples: Samples) -> Tensor:
