@@ -193,6 +193,29 @@ def test_an_estimated_spectrum_chooses_nearly_the_best_ridge(
     assert_same(phi.T @ (phi @ W) + chosen.gamma * W, phi.T @ y)
 
 
+@both
+@pytest.mark.parametrize("views", [1, 2])
+def test_estimated_scores_near_a_ridge_are_those_of_the_whole_spectrum(
+    views, intercept, monkeypatch
+):
+    """With the same random vectors for the trace, so that they differ by the Krylov space alone."""
+    for name, value in (("EXACT_FEATURES", 20), ("PROBES", 16), ("FEW_PROBES", 16)):
+        monkeypatch.setattr(moments, name, value)
+    rng = np.random.default_rng(views)
+    shape = (900, 300)
+    sample, spread = rng.normal(size=shape), np.arange(1, 301) ** -1.5
+    rows = np.vstack([(sample + view * rng.normal(size=shape)) * spread for view in range(views)])
+    targets = np.tile(sample * spread @ rng.normal(size=(300, 2)), (views, 1))
+    targets += 0.3 * rng.normal(size=targets.shape)
+    sums = Moments(300, 2, intercept, views=views)
+    sums.add(*tensors(rows, targets))
+    for center in (0.1, 1.0, 10.0):
+        near = sums._scores_near(center, sums._factor(center))
+        for gamma in center * 10.0 ** np.array([-0.5, 0, 0.5]):
+            exact = sums.cross_validation(gamma)
+            assert near.score(gamma) == pytest.approx(exact, rel=0.01 if views == 1 else 2e-3)
+
+
 def test_far_from_the_origin_an_intercept_keeps_the_digits():
     features, targets, _ = made(offset=0.0)
     far = summed(features + 1e6, targets + 1e6, intercept=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count as as_count  # streaming imports it from here
+from retarget.arrays import as_count
 from retarget.errors import InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features

@@ -5,9 +5,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import shallow
+from retarget.arrays import as_count, shallow
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable

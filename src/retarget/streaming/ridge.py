@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_non_negative, as_targets, give_back
+from retarget.arrays import FLOATS, as_count, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, as_count, feature_map
+from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, feature_map
 from retarget.samples import library_of, take
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.rows import Portion, RidgeState, SampleRows, sample_size

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from retarget.arrays import as_count
 from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.empirical.terms import Layout
-from retarget.kernels.feature_maps import as_count, tangent_map
+from retarget.kernels.feature_maps import tangent_map
 from retarget.samples import require_network
 from retarget.state_files import checksum, part_of
 from retarget.streaming.module import TangentNetwork

@@ -15,9 +15,9 @@ every block.
 
 The same minimization for a learner with a memory: $A_p$ is then what the past's steps have become
 by the end of the block, and $A_n$ what the block's own steps have. A learner with momentum is still
-moving at that time, so what is made to agree with the offline learner is the function that it
-coasts to. (Matching where it is, instead of where it is going, is possible too, but leaves the
-velocity free: with a momentum of 0.9 the targets then grow without bound.)
+moving at that time, so what is made to agree with the offline learner is the function at
+which it would end. (Matching the function at that time is possible too, but leaves the velocity
+free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
 import math
@@ -277,7 +277,7 @@ def iterative_targets(
     `parts="both"`, the online learner's function agrees after each corrected block, on that block,
     with the offline learner that has seen the stream so far; a ridge makes this approximate, and
     one part alone does not achieve it. With momentum, what agrees is the function that the learner
-    would coast to if it made no more errors, not its function at that moment.
+    would end at if it made no more errors, not its function at that moment.
 
     For plain SGD whose first block is corrected too, the learning rate changes the targets, but not
     the function learned. (With weight decay it changes both.)

@@ -16,7 +16,7 @@ so the weights before step $t$ are $\sum_{i<t} c(t, i)\, g_i$ (plus the remainde
 where $c(t, i)$ is the first entry of $M_{t-1} \cdots M_{i+1} u_i$. For plain SGD it is
 $\eta_i r_i$.
 
-With momentum the weights go on moving when no more errors are made. Where they coast to (at the
+With momentum the weights go on moving when no more errors are made. Where they end (at the
 rate of the last step, without decay) is again linear,
 
     heavy ball   w + eta mu / (1 - mu) v           Nesterov   w + eta mu^2 / (1 - mu) v
@@ -43,12 +43,12 @@ class StepResponse:
     Attributes:
         step_of: (m,) the step that each sample belongs to.
         carry: (steps + 1, 2) what the weights before step s keep of (w, v) before step 0.
-        coasting_carry: The same as carry, for the weights that the learner coasts to from there.
+        coasting_carry: The same as carry, for the weights at which the learner would end.
         transfer: (2, 2) what (w, v) after the last step keep of (w, v) before step 0.
         deposit: (2, steps) the weight of each step's errors in (w, v) after the last step; (1,
             steps) without a memory, in w alone.
         responses: (2, steps + 1, steps) c(s, i) and c_inf(s, i): the weight of step i's errors in
-            the weights before step s, and in those that they coast to. None for plain SGD, for
+            the weights before step s, and in those at which they would end. None for plain SGD, for
             which both equal the deposit at any time.
     """
 

@@ -7,23 +7,21 @@ residual sum of squares and the trace of the hat matrix are, for any ridge,
     tr H(gamma) = sum_i lambda_i / (lambda_i + gamma) .
 
 A sample with several rows $\phi_v$ is left out with all of them. What its own targets contribute to
-its mean prediction is then, on average over the samples, tr H with P in the place of C:
+its mean prediction is then, on average over the samples, tr (C + gamma I)^-1 P / n, where
 
-    P = sum over samples of u u^T,   u = sum_v phi_v / sqrt(V) ,
+    P = sum over samples of u u^T,   u = sum_v phi_v / sqrt(V) .
 
-which is C for equal rows, and C / V for rows that have nothing in common.
+P is C for equal rows, and C / V for rows that have nothing in common.
 
 Few features, or few samples, allow all eigenvalues. Otherwise a block Krylov space stands for them
 (Golub and Meurant, 2010): its Ritz values, weighted by what they hold of B and of a few random
 vectors of signs, whose mean stands for the trace (Hutchinson, 1990). Built with C it is most exact
 for large eigenvalues, which shows where to look. Built with (C + g I)^-1 it is exact for those near
-g, and from the solution W at g, with $w_i$ its squared length along eigenvector i,
+g. With W the solution at g, $w_i$ its squared length along eigenvector i, and l the eigenvalue,
 
-    RSS(gamma) = RSS(g) + (gamma - g) sum_i w_i (gamma (l + g) + g (l + gamma)) / (l + gamma)^2 ,
+    RSS(gamma) = RSS(g) + (gamma - g) sum_i w_i (gamma (l + g) + g (l + gamma)) / (l + gamma)^2 .
 
-with l for the eigenvalue,
-
-so that no digits are lost to the difference of large numbers, and few steps are enough.
+No digits are lost to the difference of large numbers here, so a few steps are enough.
 """
 
 import math
@@ -68,8 +66,8 @@ class Eigen(NamedTuple):
 
         Args:
             B: (m, c) products of features and targets.
-            probes: (m, k) vectors z, and `held` the products P z; None if P is C.
-            held: See there.
+            probes: (m, k) vectors z.
+            held: (m, k) the products P z; None if P is C.
         """
         power = (self.vectors.mT @ B).square().sum(1)
         if held is None:

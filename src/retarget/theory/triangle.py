@@ -76,6 +76,8 @@ class Triangle(NamedTuple):
 
     def added(self, *more: Tensor) -> "Triangle":
         """Returns the same C with no row waiting, or with more rows."""
+        if not (self.waiting or more):
+            return self
         parts = (torch.cat(self.waiting), *more) if self.waiting else more
         return Triangle(tuple(_with_products(block, parts) for block in self.blocks), ())
 

@@ -302,12 +302,12 @@ class _Diagnosing:
         )
 
     def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:
-        """Returns the share of the gap closed; unknown if its batch fit is no limit to go by."""
+        """Returns the share of the gap closed; unknown if the batch fit stopped too early."""
         if self._diverged(ruler, came[ruler.question]):
             return UNKNOWN
         means = (ruler.means(said[ruler.question]) for said in (batch, came, corrected))
         closed = gap_closed(*means)
-        # clearly better than the batch fit, which stopped too early to say how good it could be
+        # clearly better than the batch fit, which therefore is not the best that could be had
         return UNKNOWN if closed.low > 1 else closed
 
 
