@@ -161,6 +161,56 @@ def test_a_sample_that_is_interrupted_changes_nothing(monkeypatch):
     assert pickle.dumps(learner) == before
 
 
+@pytest.mark.parametrize("ridges", [("auto", "auto"), ((0.4, 3.0), (1.0, 0.8))])
+@pytest.mark.parametrize("size", [1, 7, 64, 200])
+def test_many_at_once_are_the_same_as_one_by_one(ridges, size, monkeypatch):
+    """Features and outputs come later here too, and pairs take turns in predicting."""
+    Phi, Y = stream(200)
+    Phi[:70, 3:], Y[:70, 2], Y[100:] = 0, 0, -Y[100:]
+    one, many = AdaptiveRidge(*ridges), AdaptiveRidge(*ridges)
+    learn_all(one, Phi, Y)
+    monkeypatch.setattr(AdaptiveRidge, "learn", None)  # none of them is learned alone
+    many.learn_many(Phi[:70, :3], Y[:70, :2])
+    for first in range(70, 200, size):
+        rows = slice(first, first + size)
+        many.learn_many(Phi[rows], Y[rows])
+    assert many.samples == one.samples == 200
+    found, expected = many._learned, one._learned
+    np.testing.assert_allclose(found.errors, expected.errors, rtol=1e-8)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-8, atol=1e-8)
+    for mine, other in zip(found.covariances, expected.covariances, strict=True):
+        np.testing.assert_allclose(mine.covariance, other.covariance, rtol=1e-8, atol=1e-8)
+    assert (many.gamma, many.discount) == (one.gamma, one.discount)
+
+
+def test_many_at_once_are_taken_one_by_one_where_that_keeps_more_digits():
+    Phi, Y = stream(60)  # one block
+    one, many = AdaptiveRidge(1e-5, 1.0), AdaptiveRidge(1e-5, 1.0)
+    learn_all(one, 1e4 * Phi, Y)
+    many.learn_many(1e4 * Phi, Y)
+    np.testing.assert_array_equal(many._learned.weights, one._learned.weights)
+    with pytest.raises(InvalidInputError, match="expected at least 5 and 3"):
+        many.learn_many(Phi[:, :4], Y)
+
+
+def test_many_at_once_that_are_interrupted_change_nothing(monkeypatch):
+    Phi, Y = stream(200)
+    learner = AdaptiveRidge()
+    learner.learn_many(Phi[:9], Y[:9])
+    before, block, calls = pickle.dumps(learner), DriftingWeights.block, []
+
+    def interrupted(each, phi):
+        calls.append(each)
+        if len(calls) == 5:  # in the second block
+            raise KeyboardInterrupt
+        return block(each, phi)
+
+    monkeypatch.setattr(DriftingWeights, "block", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn_many(Phi[9:], Y[9:])
+    assert pickle.dumps(learner) == before
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer sends signals")
 def test_interrupts_at_any_moment_find_the_learner_before_or_after_a_sample():
     """The signals are real: a timer of the system interrupts the call at random moments."""

@@ -56,13 +56,26 @@ class RidgeOnNames(base.Estimator):
         return {"gamma": self._learner.gamma, "discount": self._learner.discount}
 
     def learn_many(self, X: Any, y: Any) -> None:
-        """Learns the rows of a frame one after the other, in their order."""
-        for x, target in _rows(X, y):
-            self.learn_one(x, target)
+        """Learns the rows of a frame in their order: the same as one by one, but faster."""
+        frame, given = dataframe.into_frame(X), dataframe.into_series(y)
+        if len(frame) != len(given):
+            raise InvalidInputError(
+                f"X has {len(frame)} rows and y has {len(given)}; expected the same number of rows"
+            )
+        if not len(frame):
+            return
+        targets, places = self._targets(given.to_list())
+        phi = self._named.meet_rows(list(frame.columns), _numbers(frame))
+        self._learner.learn_many(phi, targets)
+        self._places = places
+
+    def _targets(self, given: list[Any]) -> tuple[np.ndarray, dict[Hashable, int]]:
+        """Returns targets (n, c), and the output of each class if there are any."""
+        return np.array([[_as_target(each)] for each in given]), self._places
 
     def _outputs_of(self, frame: Any) -> np.ndarray:
         """Returns outputs (n, c) for the rows of a wrapped frame."""
-        phi = self._named.rows(list(frame.columns), dataframe.to_numpy(frame))
+        phi = self._named.rows(list(frame.columns), _numbers(frame))
         return self._learner.predict(phi)
 
 
@@ -150,11 +163,17 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
 
     def learn_one(self, x: Sample, y: Hashable) -> None:
         """Learns a sample; new classes and features are appended."""
-        place = self._places.get(y, len(self._places))
-        target = np.zeros(max(place + 1, len(self._places)))
-        target[place] = 1.0
-        self._learner.learn(self._named.meet(x), target)
-        self._places.setdefault(y, place)
+        targets, places = self._targets([y])
+        self._learner.learn(self._named.meet(x), targets[0])
+        self._places = places
+
+    def _targets(self, given: list[Any]) -> tuple[np.ndarray, dict[Hashable, int]]:
+        known = self._places
+        new = [each for each in dict.fromkeys(given) if each not in known]
+        places = known | dict(zip(new, range(len(known), len(known) + len(new)), strict=True))
+        targets = np.zeros((len(given), len(places)))
+        targets[np.arange(len(given)), [places[each] for each in given]] = 1.0
+        return targets, places
 
     def predict_proba_one(self, x: Sample, **kwargs: Any) -> dict[Hashable, float]:
         """Returns the probability of each class so far."""
@@ -394,13 +413,12 @@ def _as_target(y: Any) -> float:
     return number
 
 
-def _rows(X: Any, y: Any) -> Iterator[tuple[Sample, Any]]:
-    """Yields the rows of a frame as dicts, with their targets."""
-    frame, targets = dataframe.into_frame(X), dataframe.into_series(y)
-    if len(frame) != len(targets):
-        raise InvalidInputError(
-            f"X has {len(frame)} rows and y has {len(targets)}; expected the same number of rows"
-        )
-    values = dataframe.to_numpy(frame).tolist()
-    for row, target in zip(values, targets.to_list(), strict=True):
-        yield dict(zip(frame.columns, row, strict=True)), target
+def _numbers(frame: Any) -> np.ndarray:
+    """Returns the values (n, d) of a wrapped frame."""
+    try:
+        values: np.ndarray = dataframe.to_numpy(frame)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(
+            f"X has a value that is not a number ({error}); expected numbers: encode words first"
+        ) from error
+    return values

@@ -17,8 +17,13 @@ At a = 1 nothing drifts, and this is recursive least squares: ridge regression o
 Below 1 the ridge keeps its strength. With exponential forgetting it would fade like the samples,
 until P blows up in every direction that no recent sample covers. The variance that is added at
 each step also makes past rounding errors fade.
+
+Rows that come together need not be taken one by one. What the filter predicts for each of them
+before learning it follows from their covariance S = K + gamma I under the weights before the first:
+with S = L L^T and E what these weights get wrong, its errors are diag(L) L^-1 E.
 """
 
+import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +33,7 @@ from operator import call
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.linalg.blas import dsymv, dsyr
 from threadpoolctl import ThreadpoolController
 
@@ -46,6 +52,10 @@ FORGET = 0.99
 LEVEL = 1e4
 # P is kept as a number times a matrix, which is multiplied out when the number falls below this.
 LEAST_SCALE = 1e-3
+# Rows that are learned at once, if no variance is larger than so many gamma: rounding then leaves
+# half of the digits.
+BLOCK = 64
+LARGEST_VARIANCE = 1e8
 # One number, several to choose from, or "auto" for the default candidates.
 Candidates = float | Sequence[float] | Literal["auto"]
 
@@ -112,21 +122,14 @@ class AdaptiveRidge:
     def learn(self, phi: np.ndarray, target: np.ndarray) -> None:
         """Learns a sample's features (m,) and targets (c,); new ones come after the known ones."""
         before = self._learned
-        old, covariances = before.weights, before.covariances
-        shape = len(old), len(target), 1 + len(phi)
-        if shape[1] < old.shape[1] or shape[2] < old.shape[2]:
-            raise InvalidInputError(
-                f"the sample has {len(phi)} features and {len(target)} targets; expected at least "
-                f"{old.shape[2] - 1} and {old.shape[1]}, as earlier samples have"
-            )
-        weights = np.zeros(shape)
-        weights[:, : old.shape[1], : old.shape[2]] = old
+        weights = before.widened(len(target), len(phi))
         phi = np.concatenate(([1.0], phi))
         predicted = weights.reshape(-1, len(phi)) @ phi  # one product of a matrix
-        errors = target - predicted.reshape(shape[:2])
+        errors = target - predicted.reshape(weights.shape[:2])
         recent = FORGET * before.errors + np.square(errors).sum(axis=1)
         with one_thread():
-            gains, after, updates = zip(*(each.step(phi) for each in covariances), strict=True)
+            steps = (each.step(phi) for each in before.covariances)
+            gains, after, updates = zip(*steps, strict=True)
             weights += errors[:, :, None] * np.array(gains)[:, None, :]
             for rows, each in zip(weights, after, strict=True):
                 if each.discount < 1:  # all weights but that of the constant fall
@@ -135,6 +138,38 @@ class AdaptiveRidge:
             become = partial(setattr, self, "_learned", learned)
             # no interrupt can come between these calls, as no Python code runs between them
             deque(map(call, [*chain(*updates), become]), maxlen=0)
+
+    @in_turn
+    def learn_many(self, phi: np.ndarray, targets: np.ndarray) -> None:
+        """Learns n samples (n, m) with targets (n, c) in their order, or none if interrupted."""
+        ahead = copy.deepcopy(self)
+        for first in range(0, len(phi), BLOCK):
+            rows, wanted = phi[first : first + BLOCK], targets[first : first + BLOCK]
+            if not ahead._learn_block(rows, wanted):
+                for sample in zip(rows, wanted, strict=True):
+                    ahead.learn(*sample)
+        self._learned = ahead._learned
+
+    def _learn_block(self, phi: np.ndarray, targets: np.ndarray) -> bool:
+        """Learns a few samples at once; returns False if that would cost too many digits."""
+        before, n = self._learned, len(phi)
+        weights = before.widened(targets.shape[1], phi.shape[1])
+        phi = np.hstack([np.ones((n, 1)), phi])
+        age = FORGET ** np.arange(n - 1, -1, -1)
+        recent, after = FORGET**n * before.errors, list[DriftingWeights]()
+        with one_thread():
+            for place, each in enumerate(before.covariances):
+                block = each.block(phi)
+                if block is None:
+                    return False
+                found = solve_triangular(
+                    block.root, targets - block.kept @ weights[place].T, lower=True
+                )
+                recent[place] += age @ np.square(block.root.diagonal()[:, None] * found).sum(axis=1)
+                weights[place] = block.end * weights[place] + found.T @ block.gain
+                after.append(block.after)
+        self._learned = _SideBySide(weights, after, recent, before.samples + n)
+        return True
 
     def predict(self, phi: np.ndarray) -> np.ndarray:
         """Returns (c,) or (n, c) outputs for features (m,) or (n, m); unknown ones are ignored."""
@@ -151,6 +186,28 @@ class _SideBySide(NamedTuple):
     covariances: "list[DriftingWeights]"
     errors: np.ndarray  # (k,) recent squared errors
     samples: int
+
+    def widened(self, outputs: int, features: int) -> np.ndarray:
+        """Returns a copy of the weights, with zeros for new outputs and features."""
+        k, known_outputs, known = self.weights.shape
+        if outputs < known_outputs or 1 + features < known:
+            raise InvalidInputError(
+                f"the sample has {features} features and {outputs} targets; expected at least "
+                f"{known - 1} and {known_outputs}, as earlier samples have"
+            )
+        weights = np.zeros((k, outputs, 1 + features))
+        weights[:, :known_outputs, :known] = self.weights
+        return weights
+
+
+class _Block(NamedTuple):
+    """What n samples do to the weights w before the first of them."""
+
+    kept: np.ndarray  # (n, m) the prediction of each is its row times w
+    root: np.ndarray  # (n, n) L
+    gain: np.ndarray  # (n, m) times L^-1 E, what is added to the weights
+    end: np.ndarray  # (m,) what drift keeps of w after the last
+    after: "DriftingWeights"
 
 
 class DriftingWeights:
@@ -196,6 +253,35 @@ class DriftingWeights:
         if self.discount < 1:
             updates += after._drift()
         return gain, after, updates
+
+    def block(self, phi: np.ndarray) -> _Block | None:
+        """Returns what n samples (n, m) do together; None if rounding could reach the ridge."""
+        n, a, after = len(phi), self.discount, shallow(self)
+        if phi.shape[1] > len(self._matrix):
+            after._grow(phi.shape[1])
+        P, t = after.covariance, np.arange(n + 1)
+        fall = np.repeat(a ** t[:, None], phi.shape[1], axis=1)
+        fall[:, 0] = 1  # the constant is a random walk
+        # what the noise adds by time t to the variance of a weight, and of the constant
+        noise, walk = 1 - a ** (2 * t), (1 - a * a) * t
+        kept, end, features = phi * fall[:n], fall[n], phi[:, 1:]
+        reached = kept @ P
+        earlier = np.minimum(t[:n, None], t[:n])
+        K = reached @ kept.T + walk[earlier]
+        if a < 1:
+            K += a ** np.abs(t[:n, None] - t[:n]) * noise[earlier] * (features @ features.T)
+        if not K.diagonal().max() <= LARGEST_VARIANCE * self.gamma:
+            return None
+        K[np.diag_indices(n)] += self.gamma
+        gain = reached * end  # the covariance of what is observed with the weights at the end
+        gain[:, 0] += walk[:n]
+        gain[:, 1:] += (a ** (n - t[:n]) * noise[:n])[:, None] * features
+        root = np.linalg.cholesky(K)
+        gain = solve_triangular(root, gain, lower=True)
+        left = end[:, None] * P * end - gain.T @ gain
+        left[np.diag_indices(len(left))] += [walk[n], *[noise[n]] * (len(left) - 1)]
+        after._matrix, after._scale = np.asfortranarray(left), 1.0
+        return _Block(kept, root, gain, end, after)
 
     def _grow(self, features: int) -> None:
         """Appends features that were 0 for all samples so far."""

@@ -61,12 +61,15 @@ class NamedFeatures:
         asked = self._asked
         if asked is not None and sample == asked[0]:
             return asked[1]
-        values = _numbers(sample)
-        _require_moderate(sample, values)
-        new = sample.keys() - self._places.keys()
+        return self.meet_rows(list(sample), _numbers(sample))
+
+    def meet_rows(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
+        """The same for samples (n, d) with these column names."""
+        _require_moderate(names, values)
+        new = set(names) - self._places.keys()
         if new:
             self._append(sorted(new, key=repr))
-        return self._features(list(sample), values)
+        return self._features(names, values)
 
     def __call__(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
         """Returns the features (m,) of a sample, ignoring new names."""
