@@ -9,7 +9,8 @@ from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, PrecisionWarning
-from retarget.theory import moments
+from retarget.theory import ridge_search
+from retarget.theory.ridge_search import exact_scores
 from support.problems import assert_same
 
 RNG = np.random.default_rng(3)
@@ -102,14 +103,15 @@ def test_cross_validation_leaves_out_all_views_of_a_sample():
     assert left_out(chosen) < 1.02 * best
     # two copies of each row and twice the ridge are one row
     sums = [ridge([None] * copies).learn(X, Y).learned.moments for copies in (1, 2)]
-    once, twice = (each.cross_validation(copies * 0.3) for copies, each in enumerate(sums, start=1))
+    scores = [exact_scores(each.ridge_problem()) for each in sums]
+    once, twice = (each.score(copies * 0.3) for copies, each in enumerate(scores, start=1))
     assert twice == pytest.approx(once, rel=1e-10)
 
 
 def test_cross_validation_of_many_features_estimates_what_views_share(monkeypatch):
     exact = ridge(gamma="auto").learn(X, Y).gamma_
     for name, value in (("EXACT_FEATURES", 10), ("PROBES", 23), ("FEW_ROWS", 0)):
-        monkeypatch.setattr(moments, name, value)
+        monkeypatch.setattr(ridge_search, name, value)
     assert ridge(gamma="auto").learn(X, Y).gamma_ == pytest.approx(exact, rel=4)
     few = ridge([None, flip], gamma="auto").learn(X, Y)
     assert few.merge(few.empty().learn(NEW, Y[:7])).forget(NEW, Y[:7]).samples == 40

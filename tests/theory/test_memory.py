@@ -15,7 +15,7 @@ def peak():
 
 n = 2400
 K, Y = np.full((n, n), 0.5) + 0.5 * np.eye(n), np.ones((n, 2))
-batches = rt.SGD(lr=0.001, batch_size=4)
+batches = rt.SGD(lr=0.001, batch_size=4, reduction="sum")
 calls = [
     lambda K, Y: rt.corrected_targets(K, Y, rt.SGD(lr=0.001), 0.5),
     lambda K, Y: rt.iterative_targets(K, Y, batches, 0.5, 20),

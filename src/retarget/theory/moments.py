@@ -17,7 +17,6 @@ features far from the origin cost no digits. Without one the means are held at z
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -34,16 +33,12 @@ from retarget.state_files import require_shape
 from retarget.theory.cholesky import expected_digits, inverse_norm
 from retarget.theory.ridge_search import (
     LEAST_ERROR,
-    SAME_SCORE,
-    STEP,
-    CrossValidation,
     Eigen,
-    Spectrum,
-    downhill,
-    eigen,
-    krylov_spectrum,
+    RidgeProblem,
+    are_few,
+    best_ridge,
     low_rank_eigen,
-    signs,
+    probes,
 )
 from retarget.theory.triangle import Triangle
 
@@ -74,15 +69,6 @@ SUMS = {
 }
 # How much larger the rounding errors of C are than in float64.
 COARSER = {torch.float64: 1.0, torch.float32: 1e5}
-# All eigenvalues of C are computed for at most so many features, or samples.
-EXACT_FEATURES = 384
-FEW_ROWS = 256
-# Steps of a Krylov space that estimates them, with C and with its inverse, and its size at most.
-KRYLOV_STEPS = 16
-INVERSE_STEPS = 3
-MOST_KRYLOV = 512
-# Random vectors that stand for a trace.
-FEW_PROBES, PROBES = 8, 64
 
 
 class RidgeSolution(NamedTuple):
@@ -130,9 +116,7 @@ class Moments:
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.cross, self.power = zeros(features, outputs), zeros(outputs)
         self.triangle = Triangle.of_zeros(self.mean, precision)
-        # all of P for few features: then it is small, and estimates would be poor
-        self._k = features if features <= EXACT_FEATURES else PROBES
-        self.shared = zeros(features, self._k if views > 1 else 0)
+        self.shared = probes(features, self.mean) * 0 if views > 1 else zeros(features, 0)
 
     @property
     def features(self) -> int:
@@ -152,7 +136,7 @@ class Moments:
 
     @property
     def scatter(self) -> Tensor:
-        """(m, m) C, of which only the lower triangle is filled."""
+        """(m, m) C."""
         return self.triangle.matrix()
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -179,7 +163,7 @@ class Moments:
         self.power = self.power + y.square().sum(0)
         if self.views > 1:
             u = phi.reshape(self.views, -1, self.features).sum(0) / math.sqrt(self.views)
-            self.shared = torch.addmm(self.shared, u.mT, u @ self._probes())
+            self.shared = torch.addmm(self.shared, u.mT, u @ probes(self.features, self.mean))
         self.count += len(phi) // self.views
         self.weight += total
         # of samples, not rows: the rows of a sample are left out together in cross-validation
@@ -299,17 +283,21 @@ class Moments:
 
         Args:
             gamma: The ridge; "auto" is the one with the smallest cross-validation score, to within
-                a factor of 3. The search is on a fixed grid and depends on the sums alone. From
-                `EXACT_FEATURES` on, the scores are estimates, whose errors are alike for all
+                a factor of 3. The search is on a fixed grid and depends on the sums alone. With
+                many features and samples the scores are estimates, whose errors are alike for all
                 ridges: they hardly change the choice.
         """
-        few, factor = self._of_few_samples(), None
+        rows, few = self.count * self.views, None
+        if are_few(rows, self.features) and not self.peak_scatter:
+            few = low_rank_eigen(self.scatter, rows)
+        weights = None
         if gamma == "auto":
-            gamma, factor = self._chosen(few)
+            gamma, weights = self._chosen(few)
         if few is not None and gamma > self._least_ridge(self._largest() + gamma):
             weights = few.solve(self.cross, gamma)
+        if weights is not None:
             return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
-        factor = self._factor(gamma) if factor is None else factor
+        factor = self._factor(gamma)
         if factor is None:
             most = self._largest()
             least = self._least_ridge(max(most, self.peak_scatter, 1e-300))
@@ -327,17 +315,22 @@ class Moments:
         self._warn_of_rounding(factor, weights)
         return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
 
-    def cross_validation(self, gamma: float) -> float:
-        r"""The generalized cross-validation score of a ridge; the smaller the better.
-
-        $V(\gamma) = \frac{\mathrm{RSS}/N}{(1 - \mathrm{tr} H / n)^2}$, where $H$ is the matrix
-        that makes the predictions of the targets. For samples of unequal weight, n is the number
-        of equally weighted samples that would be worth as much, $N^2 / \sum w^2$.
-        """
-        return self._scores(self._exact(eigen(self.scatter))).score(gamma)
+    def ridge_problem(self) -> RidgeProblem:
+        """Returns what the choice of a ridge depends on."""
+        power = float(self.power.sum())
+        return RidgeProblem(
+            self.scatter,
+            self.cross,
+            power,
+            known=LEAST_ERROR * max(power, self.peak_power),
+            weight=self.weight,
+            samples=self.weight**2 / self.squared_weight,
+            intercept=self.intercept,
+            held=self.shared if self.views > 1 else None,
+        )
 
     def _chosen(self, few: Eigen | None) -> tuple[float, Tensor | None]:
-        """Returns the best ridge, and the Cholesky factor that belongs to it if it was made."""
+        """Returns the best ridge by cross-validation, and its solution if that is known."""
         diagonal = self.triangle.diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
         if not mean > 0:
@@ -345,86 +338,10 @@ class Moments:
         most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
         lowest = math.ceil(2 * math.log10(1e3 * self._least_ridge(most)))
         start = max(2 * round(math.log10(mean)), lowest)
-        factor, center = None, lowest
-        if few is not None or self.features <= EXACT_FEATURES:
-            scores = self._scores(self._exact(few or eigen(self.scatter)))
-            best = downhill(scores.score, start, lowest)
-        else:
-            scores = self._rough_scores()
-            best, tried = downhill(scores.score, start, lowest), set[int]()
-            while best not in tried:  # an estimate is good near the ridge that it is made with
-                center = best
-                tried.add(center)
-                factor = self._factor(STEP**center)
-                if factor is None:
-                    break
-                scores = self._scores_near(STEP**center, factor)
-                near = range(center + 3, max(center - 4, lowest - 1), -1)
-                best = min(near, key=lambda each: scores.score(STEP**each))
-                if scores.score(STEP**center) <= (1 + SAME_SCORE) * scores.score(STEP**best):
-                    best = center
-                elif abs(best - center) < 3:
-                    break
-        self._warn_of_choice(scores.residual(STEP**best), at_the_limit=best == lowest)
-        return STEP**best, factor if best == center else None
-
-    def _of_few_samples(self) -> Eigen | None:
-        """The eigenvectors of C, if there are far fewer samples than features."""
-        rows, most = self.count * self.views, min(FEW_ROWS, self.features // 2)
-        if self.features <= EXACT_FEATURES or rows > most or self.peak_scatter:
-            return None
-        return low_rank_eigen(self.scatter, rows)
-
-    def _probes(self) -> Tensor:
-        return signs(self.features, self._k, self.mean)
-
-    def _exact(self, known: Eigen) -> Spectrum:
-        held = self.shared if self.views > 1 else None
-        return known.spectrum(self.cross, self._probes(), held)
-
-    def _rough_scores(self) -> CrossValidation:
-        """The scores of all ridges, from products with C: good for large ones."""
-        C = self.scatter.tril_()
-        C += C.tril(-1).mT
-        rough = self._krylov(lambda block: C @ block, self.cross, self.shared, KRYLOV_STEPS)
-        own = rough.own if self.views > 1 else rough.own * rough.nodes
-        return self._scores(rough._replace(own=own))
-
-    def _scores_near(self, gamma: float, factor: Tensor) -> CrossValidation:
-        """The scores of ridges near this one, from the inverse of C + gamma I."""
-
-        def solve(block: Tensor) -> Tensor:
-            return torch.cholesky_solve(block, factor)
-
-        weights = solve(self.cross)
-        held = solve(self.shared) if self.views > 1 else self.shared
-        inverse = self._krylov(solve, weights, held, INVERSE_STEPS)
-        nodes = (1 / inverse.nodes.clamp(min=1e-300) - gamma).clamp(min=0)
-        own = inverse.own * (nodes + gamma if self.views > 1 else nodes)
-        # RSS = s - 2 <B, W> + <W, C W>, and C W = B - gamma W
-        explained = (self.cross * weights).sum() + gamma * weights.square().sum()
-        there = float(self.power.sum()) - float(explained)
-        scores = self._scores(inverse._replace(nodes=nodes, own=own))
-        return scores._replace(near=(gamma, there))
-
-    def _krylov(
-        self, product: Callable[[Tensor], Tensor], start: Tensor, held: Tensor, steps: int
-    ) -> Spectrum:
-        """Estimates the spectrum of a function of C, given by its products."""
-        # Their relative error in the trace is sqrt(2 / (probes m)): few will do if few of the
-        # samples are spent on fitting the features.
-        many = self.weight**2 / self.squared_weight > 4 * self.features
-        number = held.shape[1] or (FEW_PROBES if many else PROBES)
-        width = self.outputs + number
-        steps = min(steps, max(2, MOST_KRYLOV // width), max(1, self.features // width))
-        probes = signs(self.features, number, self.mean)
-        return krylov_spectrum(product, start, probes, held if held.numel() else None, steps)
-
-    def _scores(self, spectrum: Spectrum) -> CrossValidation:
-        power = float(self.power.sum())
-        known = LEAST_ERROR * max(power, self.peak_power)
-        samples = self.weight**2 / self.squared_weight
-        return CrossValidation(spectrum, power, known, self.weight, samples, self.intercept)
+        best = best_ridge(self.ridge_problem(), few, start, lowest)
+        self._warn_of_choice(best.residual, at_the_limit=best.power == lowest)
+        # what was forgotten asks for the factor, which tells how many digits are left
+        return best.gamma, None if self.peak_scatter else best.weights
 
     def _factor(self, gamma: float) -> Tensor | None:
         """The Cholesky factor of C + gamma I; None if that is not positive definite."""
@@ -521,7 +438,9 @@ class Moments:
             self.triangle = self.triangle.plus_product(gap, factor)
         self.cross = torch.addr(self.cross, gap, target_gap, alpha=factor)
         if self.views > 1:
-            self.shared = torch.addr(self.shared, gap, gap @ self._probes(), alpha=factor)
+            self.shared = torch.addr(
+                self.shared, gap, gap @ probes(self.features, self.mean), alpha=factor
+            )
         self.power = torch.add(self.power, target_gap.square(), alpha=factor)
 
     def _mean_without(self, mean: Tensor, other: Tensor, weight: float) -> Tensor:

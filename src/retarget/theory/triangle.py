@@ -53,13 +53,15 @@ class Triangle(NamedTuple):
         return torch.cat([row for block in blocks for row in _rows_of(block)])
 
     def matrix(self) -> Tensor:
-        """Returns C (m, m) as a new matrix of float64; its upper triangle is not filled."""
+        """Returns C (m, m) as a new matrix of float64."""
         blocks = self.added().blocks
         m = blocks[-1].shape[1]
-        matrix = torch.zeros(m, m, dtype=torch.float64, device=blocks[-1].device)
+        matrix = torch.empty(m, m, dtype=torch.float64, device=blocks[-1].device)
         for block in blocks:
             stop = block.shape[1]
-            matrix[stop - len(block) : stop, :stop] = block
+            start = stop - len(block)
+            matrix[start:stop, :stop] = block
+            matrix[:start, start:stop] = block[:, :start].mT
         return matrix
 
     def diagonal(self) -> Tensor:
