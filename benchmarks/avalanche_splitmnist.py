@@ -64,8 +64,8 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
         {"lr": 0.03, "gamma": 300.0, "ridge": 10.0},
         {"lr": [0.003, 0.01, 0.03], "gamma": [100.0, 300.0, 1000.0], "ridge": [10.0, 30.0]},
     ),
-    "led": ({"lr": 0.01, "gamma": 100.0}, {"lr": [0.003, 0.01, 0.03], "gamma": [100.0]}),
-    "led, stored": (
+    "closed loop": ({"lr": 0.01, "gamma": 100.0}, {"lr": [0.003, 0.01, 0.03], "gamma": [100.0]}),
+    "closed loop, replay": (
         {"lr": 0.03, "gamma": 100.0},
         {"lr": [0.003, 0.01, 0.03], "gamma": [100.0, 1000.0]},
     ),
@@ -77,8 +77,8 @@ KEPT = {
     "Replay": f"{STORED} images",
     "SLDA": f"{HIDDEN}² sums",
     "corrected": "all images",
-    "led": "1,024² sums",
-    "led, stored": f"1,024² sums, {STORED} images",
+    "closed loop": "1,024² sums",
+    "closed loop, replay": f"1,024² sums, {STORED} images",
     "Tangent": "1,024² sums",
 }
 
@@ -141,10 +141,10 @@ def strategy(name: str, seed: int, first: Any, evaluator: Any, lr: float, **opti
 
         return TangentStrategy(**learned, **common, make_learner=make)
     kind: Callable[..., Any] = rt.NetworkCorrector
-    if name.startswith("led"):
+    if name.startswith("closed loop"):
         kind = rt.ClosedLoopCorrector
         options = options | {"features": 1024, "seed": seed}
-        options["replay"] = STORED if name == "led, stored" else 0
+        options["replay"] = STORED if name == "closed loop, replay" else 0
     make_corrector = functools.partial(kind, block_size=BLOCK, **options)
     return Naive(**learned, **common, plugins=[TargetCorrectionPlugin(make_corrector)])
 

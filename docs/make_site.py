@@ -22,7 +22,6 @@ from finish_site import finish
 ROOT = Path(__file__).parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
 PAGES, SITE = BUILD / "pages", BUILD / "site"
-ADAPTERS = ROOT / "src" / "retarget" / "integrations"
 EXPLORER = ROOT / "src" / "retarget" / "explore" / "static" / "explorer.html"
 AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
@@ -31,7 +30,6 @@ MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a8
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
-PUBLIC = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 LISTED = re.compile(r'"([\w/]+/\*\.\w+)"')
 
 
@@ -85,21 +83,9 @@ def lay_out() -> None:
             page.write_text(as_page(path))
         else:
             shutil.copyfile(path, page)
-    with (PAGES / "api/integrations.md").open("a") as page:
-        page.writelines(map(of_adapter, sorted(ADAPTERS.glob("[!_]*.py"))))
     index = PAGES / "index.md"  # alone in its tab: the column for other pages would be empty
     index.write_text("---\nhide: [navigation]\n---\n\n" + index.read_text())
     (BUILD / "zensical.toml").write_text(configuration())
-
-
-def of_adapter(path: Path) -> str:
-    """The section of the reference about one adapter: what its module names in `__all__`."""
-    names = PUBLIC.search(path.read_text())
-    if not names:
-        return ""
-    module = f"retarget.integrations.{path.stem}"
-    section = [f"::: {module}.{name}\n" for name in re.findall(r"\w+", names[1])]
-    return "\n".join(["", f"## {module}\n", *section])
 
 
 def configuration() -> str:

@@ -1,15 +1,16 @@
-"""Three tasks of antibody and receptor genes, one after the other, on a real pretrained network.
+"""A real pretrained network learns three tasks of antibody and receptor genes, one by one.
 
-AntiBERTy (a BERT of 8 layers, trained on antibodies) tells human from mouse genes: of heavy chains,
-of kappa chains, of T-cell receptors' alpha chains; six classes, two at a time, one pass each. Its
-head or its last block is trained on true targets and on corrected ones. It needs
+AntiBERTy (a BERT of 8 layers, trained on antibodies) learns to tell human from mouse genes: of
+heavy chains, of kappa chains, and of T-cell receptors' alpha chains. These are six classes, two at
+a time, one pass each. Its head or its last block is trained on true and on corrected targets. It
+needs
 
     pip install "retarget[huggingface]"
     pip install --no-deps antiberty==0.1.3 anarci
 
 $ python examples/antiberty_tasks.py --part head --recipe sgd
 $ python examples/antiberty_tasks.py --part block --recipe adamw --device cuda
-$ python examples/antiberty_tasks.py --quick        # made genes and weights, to see that it runs
+$ python examples/antiberty_tasks.py --quick        # random genes and weights, to see that it runs
 """
 
 import argparse
@@ -302,7 +303,7 @@ class Problem:
         return self.accuracy(network)
 
     def closed_loop(self) -> float:
-        """Led by a tangent learner, with 100 stored samples."""
+        """Follows a tangent learner, with 100 stored samples."""
         network = self.network()
         optimizer = self.optimizer(network)
         learner = rt.SGD(self.options.lr, BATCH, reduction="mean")
@@ -318,7 +319,7 @@ class Problem:
         return self.accuracy(network)
 
     def batch_kernel(self) -> float:
-        """Ridge regression with the tangent kernel of the start: what corrected targets aim at."""
+        """Ridge regression with the initial tangent kernel, which corrected targets follow."""
         network, every = self.network(), [row for task in self.tasks for row in task]
         kernel, train, test = rt.EmpiricalNTK(network), self.samples(every), self.samples(self.test)
         K = kernel(train).double()
@@ -348,9 +349,9 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=20, help="samples corrected together")
     parser.add_argument("--std", type=float, default=0.0, help="of the classifier at the start")
     parser.add_argument("--only", nargs="+", help="some of the methods")
-    parser.add_argument("--cache", type=Path, help="file of what the frozen layers gave")
-    parser.add_argument("--picture", type=Path, help="file to draw the accuracies into")
-    parser.add_argument("--quick", action="store_true", help="made genes and weights, one seed")
+    parser.add_argument("--cache", type=Path, help="file for the outputs of the frozen layers")
+    parser.add_argument("--picture", type=Path, help="file for a picture of the accuracies")
+    parser.add_argument("--quick", action="store_true", help="random genes and weights, one seed")
     options = parser.parse_args()
     sgd = options.recipe == "sgd"
     options.loss = options.loss or ("squared" if sgd else "cross-entropy")
@@ -358,7 +359,7 @@ def main() -> None:
         if getattr(options, name) is None:
             setattr(options, name, value[0] if sgd else value[1])
     if not options.quick and importlib.util.find_spec("antiberty") is None:
-        print("antiberty is not installed (see the top of this file): made genes and weights")
+        print("antiberty is not installed (see the top of this file): random genes and weights")
         options.quick = True
     if options.quick:
         (bert, vocabulary, classes), options.seeds = made(), [0]

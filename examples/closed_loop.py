@@ -1,4 +1,4 @@
-"""Ten digits, two at a time, once: a network that follows a learner, which keeps no samples."""
+"""Ten digits, two at a time, each image once: a network follows a tangent learner."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,7 +13,7 @@ LR, BATCH, BLOCK = 0.02, 4, 20
 
 
 def train(**options: int) -> tuple[float, float]:
-    """Accuracy on all ten digits of the network and of the learner that leads it."""
+    """Accuracy on all ten digits of the network and of the tangent learner that it follows."""
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Linear(64, 500, bias=False), nn.ReLU(), nn.Linear(500, 10, bias=False)
@@ -21,10 +21,10 @@ def train(**options: int) -> tuple[float, float]:
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     learner = rt.SGD(LR, batch_size=BATCH, reduction="mean")
     corrector = rt.ClosedLoopCorrector(network, learner, 1.0, 1024, BLOCK, **options)
-    leader = rt.TangentLearner(network, 1.0, 1024)
+    tangents = rt.TangentLearner(network, 1.0, 1024)
     for task in range(5):
         mine = ~test & (y // 2 == task)
-        leader.learn(X[mine], Y[mine])
+        tangents.learn(X[mine], Y[mine])
         for x, target in zip(X[mine].split(BLOCK), Y[mine].split(BLOCK), strict=True):
             x, target = corrector.next_block(x, target)
             for one, wanted in zip(x.split(BATCH), target.split(BATCH), strict=True):
@@ -33,10 +33,10 @@ def train(**options: int) -> tuple[float, float]:
                 loss.backward()
                 optimizer.step()
     with torch.no_grad():
-        found = network(X[test]).argmax(1), leader.predict(X[test]).argmax(1)
+        found = network(X[test]).argmax(1), tangents.predict(X[test]).argmax(1)
     return tuple((each == y[test]).float().mean().item() for each in found)
 
 
 for replay in (0, 300):
-    network, leader = train(replay=replay)
-    print(f"replay={replay}: network {network:.2f}, its leader {leader:.2f}")
+    network, tangents = train(replay=replay)
+    print(f"replay={replay}: network {network:.2f}, tangent learner {tangents:.2f}")

@@ -1,4 +1,4 @@
-"""Running errors on streams that drift, by what the iterative correction leads the learner to.
+"""Running errors on streams that drift, by the batch learner that the correction follows.
 
 python examples/drift.py             a curve that turns
 python examples/drift.py trump       river's TrumpApproval (needs the package river)
@@ -21,7 +21,7 @@ def turning_curve(n=600):
 
 
 def trump_approval():
-    """Six polls a day, standardized, and the approval they are averaged to, less its first."""
+    """Six polls a day, standardized, and the approval rating minus its first value."""
     from river import datasets
 
     rows = list(datasets.TrumpApproval())

@@ -2,8 +2,8 @@
 
 python examples/forget_precision.py
 
-A learner learns 10,000 samples and forgets a share of them. Another learns only the samples that
-are left, in float64. Printed is the relative difference of their predictions.
+A learner learns 10,000 samples and forgets a share of them. Another learns only the remaining
+samples, in float64. The script prints the relative difference of their predictions.
 """
 
 import warnings

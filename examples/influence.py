@@ -1,4 +1,4 @@
-"""Draws which later sample overwrote an earlier one, for digits among which ten were planted.
+"""Draws which later digits overwrote earlier ones, in a stream with ten planted conflicts.
 
 python examples/influence.py docs/images/influence.png
 """

@@ -1,4 +1,4 @@
-"""A network that meets ten digits, two at a time, once: on true targets, and on corrected ones."""
+"""A network learns ten digits, two at a time, each image once: on true and corrected targets."""
 
 import torch
 from sklearn.datasets import load_digits

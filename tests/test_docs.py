@@ -95,11 +95,27 @@ def test_the_table_of_imports_is_the_contract():
     assert table == contract
 
 
+def reference():
+    """The names that the pages of the reference show."""
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    return re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+
+
 @pytest.mark.parametrize("module", [rt, rt.kernels, rt.errors, lab, distributed])
 def test_the_reference_has_every_public_name(module):
-    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
-    shown = [pydoc.locate(name) for name in re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)]
+    names = (name for name in reference() if not name.startswith("retarget.integrations."))
+    shown = [pydoc.locate(name) for name in names]
     assert [name for name in module.__all__ if getattr(module, name) not in shown] == []
+
+
+def test_the_reference_has_what_every_adapter_makes_public():
+    public = set()
+    for path in (SOURCE / "integrations").glob("*.py"):  # read, as frameworks may not be installed
+        listed = re.search(r"^__all__ = \[(.*?)\]", path.read_text(), re.MULTILINE | re.DOTALL)
+        names = re.findall(r"\w+", listed[1]) if listed else []
+        public |= {f"retarget.integrations.{path.stem}.{name}" for name in names}
+    assert public
+    assert {name for name in reference() if "integrations" in name} == public
 
 
 def paper():

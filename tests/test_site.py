@@ -92,23 +92,6 @@ def test_a_section_without_pages_is_left_out(monkeypatch, tmp_path):
     ]
 
 
-def test_the_reference_shows_what_an_adapter_makes_public(tmp_path):
-    module = tmp_path / "framework.py"
-    module.write_text('import x\n\n__all__ = [\n    "A",\n    "b",\n]\n')
-    assert make_site.of_adapter(module) == (
-        "\n## retarget.integrations.framework\n\n"
-        "::: retarget.integrations.framework.A\n\n::: retarget.integrations.framework.b\n"
-    )
-    module.write_text("import x\n")
-    assert make_site.of_adapter(module) == ""
-
-
-def test_every_adapter_with_a_page_says_what_is_public():
-    for page in (DOCS / "integrations").glob("*.md"):
-        module = make_site.ADAPTERS / f"{page.stem}.py"
-        assert not module.exists() or make_site.of_adapter(module), module
-
-
 # What the theme does to a formula on a phone, and an svg as MathJax makes it.
 THEME = """.md-typeset div.arithmatex > * { width: min-content; display: block }
 .md-typeset svg { max-width: 100%; height: auto }"""

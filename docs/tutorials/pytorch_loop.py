@@ -1,4 +1,4 @@
-"""The correction in a PyTorch loop: one more line a task."""
+"""The correction in a PyTorch loop: one more line per task."""
 
 import marimo
 
@@ -11,9 +11,9 @@ def _(mo):
     mo.md(r"""
     # Corrected targets in a PyTorch loop
 
-    A small network meets ten digits, two at a time, and sees each image once. Trained on the true
-    labels it forgets. A `NetworkCorrector` gives other targets for each task before it is trained
-    on; the loop stays as it is.
+    A small network learns ten digits, two at a time, and sees each image once. Trained on the true
+    labels, it forgets. Before each task, a `NetworkCorrector` computes corrected targets; the loop
+    stays as it is.
     """)
     return
 
@@ -36,8 +36,8 @@ def _():
 @app.cell(hide_code=True)
 def _(mo):
     mo.md(r"""
-    The corrector must know the optimizer. `reduction` matters: with a mean over the mini-batch, as
-    here, a step is as long as with the sum at a rate divided by the size of the batch.
+    The corrector must know the optimizer. `reduction` matters: a mean over the mini-batch, as
+    here, takes the same steps as a sum with the rate divided by the batch size.
     """)
     return
 
@@ -85,10 +85,10 @@ def _(train):
 @app.cell(hide_code=True)
 def _(accuracies, mo):
     mo.md(rf"""
-    After {len(accuracies["corrected"])} tasks the network knows
-    **{accuracies["true labels"][-1]:.0%}** of all test images when it was trained on true labels,
-    and **{accuracies["corrected"][-1]:.0%}** on corrected targets: same network, rate and number
-    of steps. `gamma` and `ridge` decide how boldly targets are changed; see docs/continual.md.
+    After {len(accuracies["corrected"])} tasks the network gets
+    **{accuracies["true labels"][-1]:.0%}** of all test images right if trained on true labels,
+    and **{accuracies["corrected"][-1]:.0%}** on corrected targets, with the same rate and number
+    of steps. `gamma` and `ridge` decide how much targets are changed; see docs/continual.md.
     """)
     return
 

@@ -14,7 +14,7 @@ def _(mo):
     Forty noisy samples of a smooth curve come one by one. An **offline** learner sees them all at
     once (kernel ridge regression). An **online** learner takes one gradient step on each, once.
 
-    They end up with different functions. The online one can be read in another way: it is what the
+    They end up with different functions. But the online learner's function is also what the
     offline learner would have learned from *other targets*, the **effective targets**. Their
     distance from the true ones is the **shift**.
     """)
@@ -78,8 +78,8 @@ def _(GRID, effective, offline, online, plt, x, y):
 @app.cell(hide_code=True)
 def _(mo):
     mo.md(r"""
-    It is an identity, not a figure of speech: train the offline learner on the effective targets,
-    and the online learner's function comes out, to the last digits.
+    This is exact: train the offline learner on the effective targets, and you get the online
+    learner's function, up to rounding.
     """)
     return
 
@@ -99,9 +99,10 @@ def _(mo):
     mo.md(r"""
     ## The correction
 
-    Turn it round: which targets would make the *online* learner end as the offline one? Computed
-    with the whole stream at hand they make the end exact, at any rate. The **iterative** form
-    uses the past and the block at hand alone: it can be used while the stream comes in.
+    Now the other way round: on which targets would the *online* learner match the offline one? If
+    they are computed from the whole stream, it matches exactly at the end, at any rate. The
+    **iterative** form uses only the past and the current block, so it works as the stream comes
+    in.
     """)
     return
 
@@ -125,8 +126,8 @@ def _(K, K_grid, gamma, learner, np, offline, online, rt, y):
 def _(mo):
     mo.md(r"""
     Set the order to *left to right* and the rate to 1: the stream drifts, early samples are
-    overwritten, and their effective targets tell by how much. To drag points and watch it step by
-    step: `retarget explore`. The formulas: docs/theory.md.
+    overwritten, and their effective targets show by how much. To drag points and watch step by
+    step, use `retarget explore`. The formulas are in docs/theory.md.
     """)
     return
 

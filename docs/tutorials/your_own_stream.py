@@ -50,7 +50,8 @@ def _(mo):
     mo.md(r"""
     ## How far is it from the batch model?
 
-    One call for each learner; its prediction is the query's kernel times the coefficients.
+    One call per learner gives its coefficients. A prediction is the kernel between queries and
+    stream, times the coefficients.
     """)
     return
 
@@ -73,11 +74,12 @@ def _(K, K_test, Y, gamma, labels_test, learner, np, rt):
 @app.cell(hide_code=True)
 def _(mo):
     mo.md(r"""
-    ## Which rows were distorted?
+    ## Which rows were overwritten?
 
-    The effective targets say what the stream made of each row. Of a zero, the output "zero" was
-    to be 1. Below, for each class, the mean effective target of each output. What is left on the
-    diagonal was remembered; the last column is what the nines, learned last, put in its place.
+    The effective targets show what the learner really learned from each row. For an image of a
+    zero, the target of the output "zero" was 1. The picture shows, for each class, the mean
+    effective target of each output. The diagonal is what it remembers; the last column is what the
+    nines, learned last, replaced it with.
     """)
     return
 
@@ -103,7 +105,7 @@ def _(mo):
     mo.md(r"""
     ## Would corrected targets have helped?
 
-    The exact ones need the whole stream beforehand. A `TargetCorrector` gives the causal ones
+    The exact ones need the whole stream in advance. A `TargetCorrector` computes causal ones
     as the stream comes in, in portions of any size; train your model on what it returns.
     """)
     return

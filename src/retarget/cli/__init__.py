@@ -27,7 +27,7 @@ COMMANDS = {
     ),
     "correct": (
         "retarget.cli.diagnose",
-        "Writes the targets to train on, for every row: true, and corrected in two ways.",
+        "Writes the targets to train on: the true ones, and two kinds of corrected ones.",
     ),
     "reproduce": (
         "retarget.cli.reproduce",
@@ -35,7 +35,7 @@ COMMANDS = {
     ),
     "explore": (
         "retarget.cli.explore",
-        "Opens a page where you move points, rates and the order, and see targets shift.",
+        "Opens a page where you drag points, change rate and order, and watch targets shift.",
     ),
     "runs": ("retarget.cli.runs", "Lists, shows, cleans and exports finished runs."),
     "data": ("retarget.cli.data", "Lists, downloads and checks data sets."),
@@ -85,7 +85,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    help="What an online learner has really learned, and the targets that correct it.",
+    help="Shows what an online learner has really learned, and computes targets that correct it.",
 )
 for _name, (_, _help) in COMMANDS.items():
     app.command(_name, help=_help)(lambda: None)

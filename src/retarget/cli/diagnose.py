@@ -95,7 +95,7 @@ def diagnose(
         HoldOut,
         method_option(
             "rows|group",
-            "Hold out single rows, or whole groups, if you will meet new people, devices or shops.",
+            "Hold out single rows, or whole groups (if new people, devices or shops will come).",
         ),
     ] = "rows",
     metric: Annotated[
@@ -111,8 +111,8 @@ def diagnose(
         method_option(
             "all|window:N|discount:F",
             "Batch model to compare with: of all rows, of the last N rows, or of all rows with "
-            "the weight of a row shrinking by F at every later one (0.999). If the stream drifts, "
-            "use one of the last two.",
+            "weights that shrink by the factor F (such as 0.999) with every later row. If the "
+            "stream drifts, use one of the last two.",
         ),
     ] = "all",
     compare: Annotated[
@@ -138,7 +138,7 @@ def diagnose(
     """Shows which targets an online learner shifted in your stream, and what would help.
 
     Writes report.html, diagnosis.json, shift.parquet (every row's shift) and corrected.parquet
-    (targets to train on) into a folder. Earlier results there are kept in a folder beside it.
+    (targets to train on) into a folder. Earlier results are moved to a folder next to it.
     """
     from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table
@@ -255,11 +255,11 @@ def correct(
         ),
     ] = False,
 ) -> None:
-    """Writes the targets to train on, for every row: true, and corrected in two ways.
+    """Writes the targets to train on: the true ones, and two kinds of corrected ones.
 
-    The file is corrected.parquet, unless --out names another; a .json file beside it says which
-    learner they are for. The exact correction needs the whole stream in advance; the iterative one
-    uses, for each row, only earlier rows and its block.
+    The file is corrected.parquet, unless --out names another; a .json file next to it says which
+    learner the targets are for. The exact correction needs the whole stream in advance; for each
+    row, the iterative one uses only earlier rows and the row's block.
     """
     from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table

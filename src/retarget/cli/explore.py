@@ -21,7 +21,7 @@ def explore(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="A small stream (CSV, Parquet, NPZ, NPY); without it, Fig. 1."
+            metavar="FILE", help="A small stream (CSV, Parquet, NPZ, NPY); default: Fig. 1."
         ),
     ] = None,
     x: Annotated[
@@ -36,11 +36,11 @@ def explore(
         bool, typer.Option("--no-open", help="Only print where the page is.")
     ] = False,
 ) -> None:
-    """Opens a page where you move points, rates and the order, and see targets shift.
+    """Opens a page where you drag points, change rate and order, and watch targets shift.
 
-    The page is a single file that computes in your browser: it works offline, and sends nothing.
-    With points of your own, a copy of it is written to results/explorer.html, unless --out names
-    another file.
+    The page is a single file that computes in your browser: it works offline and sends nothing.
+    With your own points, a copy is written to results/explorer.html, unless --out names another
+    file.
     """
     if file is None and (x is not None or target is not None):
         raise InvalidInputError("--x and --target name columns of a FILE; give the file as well")

@@ -42,7 +42,7 @@ def reproduce(
         typer.Argument(
             metavar="FIGURE",
             help=f"{', '.join(experiment_names())}; a figure such as fig6, for all its parts; all; "
-            "or a TOML file of your own. Without one: a list of the figures.",
+            "or your own TOML file. Without one, the figures are listed.",
         ),
     ] = None,
     seed: Annotated[

@@ -85,19 +85,19 @@ PredictionsOption = Annotated[
     list[str] | None,
     column_option(
         "COL",
-        "Logged predictions of your model for each row just before it learned it; repeat the "
-        "option for several targets.",
+        "Your model's logged prediction for each row, made just before it learned the row; repeat "
+        "the option for several targets.",
     ),
 ]
 PredictionsAfterOption = Annotated[
     list[str] | None,
-    column_option("COL", "Logged predictions of your model for each row, made at the end."),
+    column_option("COL", "Your model's logged prediction for each row, made at the end."),
 ]
 ModelOption = Annotated[
     str | None,
     learner_option(
         "MODULE:FACTORY",
-        "Your own model, which is then run as well: a class or function of yours, or for example "
+        "Also run your own model: your class or function, or for example "
         "sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or a "
         "torch module (with its optimizer and loss).",
     ),
@@ -110,8 +110,8 @@ KernelOption = Annotated[
     str,
     learner_option(
         "rbf|linear|affine|MODULE:FACTORY",
-        "Which rows the learner treats as similar; affine: linear with an intercept. For a network "
-        "of your own, name the function that makes it, as package.module:factory (its empirical "
+        "Which rows the learner treats as similar; affine: linear with an intercept. For your own "
+        "network, name the function that makes it, as package.module:factory (its empirical "
         "NTK is used).",
     ),
 ]
@@ -147,7 +147,7 @@ ReductionOption = Annotated[
 ]
 GammaOption = Annotated[
     str,
-    method_option("auto|NUMBER", "Ridge of the batch model; auto: the least leave-one-out error."),
+    method_option("auto|NUMBER", "Ridge of the batch model; auto: smallest leave-one-out error."),
 ]
 BlockSizeOption = Annotated[
     str,
@@ -160,8 +160,8 @@ RidgeOption = Annotated[
     str,
     method_option(
         "auto|NUMBER",
-        "Ridge of the iterative correction's blocks; auto: of a few values, the one whose learner "
-        "ends closest to the batch model.",
+        "Ridge of the iterative correction's blocks; auto: the one of a few values that brings "
+        "the learner closest to the batch model.",
     ),
 ]
 FeaturesOption = Annotated[
@@ -169,8 +169,8 @@ FeaturesOption = Annotated[
     method_option(
         "auto|none|NUMBER",
         "Number of Nyström features (a linear kernel's own are exact); none: the whole kernel "
-        "matrix; auto: none if that fits in --max-memory and there are at most 12,000 rows, else "
-        "as many as a minute or two allows.",
+        "matrix; auto: none if that fits in --max-memory and there are at most 12,000 rows, "
+        "otherwise as many as take a minute or two.",
     ),
 ]
 MaxMemoryOption = Annotated[
