@@ -51,7 +51,7 @@ class Core50Run(BackboneRun):
         stream = classes_in_tasks(data, self.seed, new_classes_tasks(self.seed))
         backbone = _sources(folder, self.data, self.backbone)[1]
         network = (
-            self.whole_network(backbone, data.inputs[:1].cpu(), OBJECTS, tuned=False)
+            self.whole_network(backbone, data.inputs[:1].cpu(), OBJECTS)
             if whole
             else head(data.inputs.shape[1], self.seed)
         )

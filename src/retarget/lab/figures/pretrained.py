@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +38,11 @@ class BackboneRun(NetworkRun):
             known["backbone"] = Path(self.backbone).name
         return known
 
-    def whole_network(self, backbone: str, image: Tensor, outputs: int, tuned: bool) -> nn.Module:
-        """Returns the backbone with a new linear layer; `tuned` says that it is trained before."""
-        trained = tuned or self.first_epochs > 0 or self.method not in ("tangent", "last layer")
+    def whole_network(self, backbone: str, image: Tensor, outputs: int) -> "WholeNetwork":
+        """Returns the backbone with a new linear layer."""
+        trained = self.first_epochs > 0 or self.method not in ("tangent", "last layer")
         network = load_backbone(backbone, data_folder(None))
-        return WholeNetwork(network, image, self.image_size, outputs, trained, self.seed)
+        return WholeNetwork(network, image, self.image_size, outputs, self.seed).to_train(trained)
 
 
 class PretrainedRun(BackboneRun, CifarRun):
@@ -63,13 +63,13 @@ class PretrainedRun(BackboneRun, CifarRun):
         stream = self.stream(
             cifar_data(folder, self.test_per_class, self.device, for_imagenet=True)
         )
-        image, tuned = stream.train.inputs[:1].cpu(), self.tuned_epochs > 0
-        network = self.whole_network(backbone, image, stream.classes, tuned)
-        if tuned:
+        network = self.whole_network(backbone, stream.train.inputs[:1].cpu(), stream.classes)
+        if self.tuned_epochs:
             first = of_first_classes(stream, TUNED_CLASSES)
             joint, seeds = lab.Joint(self.tuned_epochs), [self.seed]
-            network = network.to(self.device)
+            trained, network = network.trained, network.to(self.device).to_train(True)
             lab.train(network, first, self.learner, joint, views=self.shown, seeds=seeds)
+            network.to_train(trained)
         name = f"CIFAR-10 at {self.image_size} pixels, {Path(backbone).name}"
         return TrainingSetup(stream, network, name)
 
@@ -89,7 +89,6 @@ class WholeNetwork(nn.Module):
         image: Tensor,
         image_size: int,
         outputs: int,
-        trained: bool,
         seed: int,
     ) -> None:
         super().__init__()
@@ -101,8 +100,11 @@ class WholeNetwork(nn.Module):
             torch.manual_seed(seed)
             features = self.backbone(self.resize(image)).shape[1]
             self.top = nn.Linear(features, outputs, bias=False)
+
+    def to_train(self, trained: bool) -> Self:
+        """Chooses whether to train it."""
         self.trained = trained
-        self.train(trained)
+        return self.train(trained)
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, outputs) scores, or zeros with the gradients of the scores."""
