@@ -60,12 +60,14 @@ def test_a_network_that_is_not_trained_starts_from_zero_with_the_gradients_of_it
     network = pretrained.WholeNetwork(made(), image[:1], 4, 7, seed=2)
     gradients = []
     for trained in (True, False):
-        scores = network.to_train(trained)(image)
-        assert bool(scores.any()) == trained == network.training
+        network.trained = trained
+        scores = network(image)
+        assert bool(scores.any()) == trained
         gradients.append(
             torch.autograd.grad(scores.square().sum() + scores.sum(), network.top.weight)
         )
-    expected = torch.autograd.grad(network.to_train(True)(image).sum(), network.top.weight)
+    network.trained = True
+    expected = torch.autograd.grad(network(image).sum(), network.top.weight)
     assert torch.equal(gradients[1][0], expected[0])
 
 
@@ -92,7 +94,8 @@ def test_tuning_is_joint_training_on_the_images_of_the_first_five_classes():
     images, labels = train.inputs[train.rows[chosen]], train.labels[chosen]
     assert len(chosen) == 5 * config.per_class
     random = np.random.default_rng(config.seed)
-    expected = copy.deepcopy(plain.network).to_train(True)
+    expected = copy.deepcopy(plain.network)
+    expected.trained = True
     orders = [random.permutation(len(chosen)) for _ in range(3)]
     descend(expected, images, labels, orders, config, outputs=10)
     assert_same(weights(setup.network), weights(expected), 1e-5)
@@ -101,21 +104,25 @@ def test_tuning_is_joint_training_on_the_images_of_the_first_five_classes():
     assert not setup.network(images).any()  # and least squares starts from zero
 
 
-def test_batch_normalization_learns_its_statistics_only_if_the_network_is_trained():
-    stream = run().setup().stream
-    inputs = stream.train.inputs[stream.train.rows]
-    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
-    for trained in (True, False):
-        network = pretrained.WholeNetwork(copy.deepcopy(backbone), inputs[:1], 4, 10, seed=0)
-        expected, config = copy.deepcopy(network.to_train(trained)), run(batch_size=8)
-        method = lab.Vanilla() if trained else lab.Tangent(features=8, first_epochs=0)
-        lab.train(network, stream, config.learner, method)
-        if trained:
-            order = np.arange(len(inputs))
-            descend(expected, inputs, stream.train.labels, [order], config, outputs=10)
-        for name, values in expected.state_dict().items():
-            torch.testing.assert_close(network.state_dict()[name], values, rtol=1e-4, atol=1e-5)
-        assert bool(network.backbone[1].running_mean.any()) == trained
+@pytest.mark.parametrize("batch_statistics", [True, False])
+def test_batch_normalization_is_by_the_pretrained_statistics_or_by_those_of_mini_batches(
+    batch_statistics,
+):
+    config = run(
+        method="vanilla",
+        batch_size=8,
+        backbone="support.core50_backbone:normalizing",
+        batch_statistics=batch_statistics,
+    )
+    setup, plain = config.setup(), config.setup()
+    assert setup.network.training == batch_statistics
+    train = setup.stream.train
+    lab.train(setup.network, setup.stream, config.learner, lab.Vanilla())
+    images, order = train.inputs[train.rows], np.arange(len(train))
+    descend(plain.network, images, train.labels, [order], config, outputs=10)
+    for name, values in plain.network.state_dict().items():
+        torch.testing.assert_close(setup.network.state_dict()[name], values, rtol=1e-4, atol=1e-5)
+    assert bool(setup.network.backbone[1].running_mean.any()) == batch_statistics
 
 
 def test_views_are_the_picture_its_mirror_image_and_both_shifted_or_cropped():

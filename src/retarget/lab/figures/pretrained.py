@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +40,10 @@ class BackboneRun(NetworkRun):
 
     def whole_network(self, backbone: str, image: Tensor, outputs: int) -> "WholeNetwork":
         """Returns the backbone with a new linear layer."""
-        trained = self.first_epochs > 0 or self.method not in ("tangent", "last layer")
-        network = load_backbone(backbone, data_folder(None))
-        return WholeNetwork(network, image, self.image_size, outputs, self.seed).to_train(trained)
+        known = load_backbone(backbone, data_folder(None))
+        network = WholeNetwork(known, image, self.image_size, outputs, self.seed)
+        network.trained = self.first_epochs > 0 or self.method not in ("tangent", "last layer")
+        return network
 
 
 class PretrainedRun(BackboneRun, CifarRun):
@@ -51,10 +52,13 @@ class PretrainedRun(BackboneRun, CifarRun):
     Attributes:
         tuned_epochs: Passes of joint training over the images of the first five classes, before the
             stream, which has these images too; 0 for none.
+        batch_statistics: Whether batch normalization is by the statistics of each mini-batch while
+            the network is trained, instead of the pretrained ones.
     """
 
     alone: ClassVar = True
     tuned_epochs: WholeNotNegative = 0
+    batch_statistics: bool = False
 
     def setup(self) -> TrainingSetup:
         """Draws the stream and the new layer from the seed, and tunes the network."""
@@ -64,12 +68,14 @@ class PretrainedRun(BackboneRun, CifarRun):
             cifar_data(folder, self.test_per_class, self.device, for_imagenet=True)
         )
         network = self.whole_network(backbone, stream.train.inputs[:1].cpu(), stream.classes)
+        network.train(self.batch_statistics)
         if self.tuned_epochs:
             first = of_first_classes(stream, TUNED_CLASSES)
             joint, seeds = lab.Joint(self.tuned_epochs), [self.seed]
-            trained, network = network.trained, network.to(self.device).to_train(True)
+            trained, network.trained = network.trained, True
+            network.to(self.device)
             lab.train(network, first, self.learner, joint, views=self.shown, seeds=seeds)
-            network.to_train(trained)
+            network.trained = trained
         name = f"CIFAR-10 at {self.image_size} pixels, {Path(backbone).name}"
         return TrainingSetup(stream, network, name)
 
@@ -77,11 +83,14 @@ class PretrainedRun(BackboneRun, CifarRun):
 class WholeNetwork(nn.Module):
     """A backbone with a new linear layer on top, whose weights are drawn from the seed.
 
-    If the network is not trained, its scores are zero and their gradients are not: so its tangents
-    are those of all layers, and least squares on them starts from zero. If it is trained, batch
-    normalization is by the statistics of each mini-batch, as usual; predictions, and least squares,
-    use the running ones. A single `image` determines the number of features.
+    A single `image` determines the number of features.
+
+    Attributes:
+        trained: Whether it is to be trained. If not, its scores are zero and their gradients are
+            not: so its tangents are those of all layers, and least squares starts from zero.
     """
+
+    trained = False
 
     def __init__(
         self,
@@ -100,11 +109,7 @@ class WholeNetwork(nn.Module):
             torch.manual_seed(seed)
             features = self.backbone(self.resize(image)).shape[1]
             self.top = nn.Linear(features, outputs, bias=False)
-
-    def to_train(self, trained: bool) -> Self:
-        """Chooses whether to train it."""
-        self.trained = trained
-        return self.train(trained)
+        self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, outputs) scores, or zeros with the gradients of the scores."""
