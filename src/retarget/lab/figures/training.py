@@ -68,7 +68,7 @@ class NetworkRun(Config):
         combinations: Random combinations of outputs, for the tangent learner.
         damping: Divisor of the steps of the closed loop.
         views: In which a picture is shown: at random in training, all of them to least squares.
-            "shifts" and "crops" have two of these besides the picture, and all mirror images.
+            "shifts" and "crops" add two of these to the picture and its mirror image.
         precision: In which the tangent learner and the last layer keep their sums.
         random_features: Number of random ReLU features of the last layer, or 0 for none.
     """
@@ -118,13 +118,11 @@ class NetworkRun(Config):
     @property
     def shown(self) -> list[View]:
         """The views as functions of pictures."""
-        mirrored: list[View] = [None] if self.views == "none" else [None, _mirrored]
+        if self.views == "none":
+            return [None]
         changed = {"shifts": _shifted, "crops": _cropped}.get(self.views)
-        if changed is None:
-            return mirrored
-        return mirrored + [
-            partial(changed, by=by, then=f) for by in (-SHIFT, SHIFT) for f in mirrored
-        ]
+        more = [partial(changed, by=by) for by in (-SHIFT, SHIFT)] if changed else []
+        return [None, _mirrored, *more]
 
     def setup(self) -> TrainingSetup:
         """Returns what the run learns."""
@@ -135,19 +133,18 @@ def _mirrored(pictures: Tensor) -> Tensor:
     return pictures.flip(-1)
 
 
-def _shifted(pictures: Tensor, by: int, then: View) -> Tensor:
+def _shifted(pictures: Tensor, by: int) -> Tensor:
     """Shifts pictures along the diagonal; pixels at the edge are repeated."""
     padded = functional.pad(pictures, (abs(by),) * 4, mode="replicate")
     height, width, first = *pictures.shape[-2:], abs(by) + by
-    moved = padded[..., first : first + height, first : first + width]
-    return then(moved) if then else moved
+    return padded[..., first : first + height, first : first + width]
 
 
-def _cropped(pictures: Tensor, by: int, then: View) -> Tensor:
+def _cropped(pictures: Tensor, by: int) -> Tensor:
     """Cuts off two edges, at the top left or the bottom right, and enlarges the rest."""
     part = slice(2 * by, None) if by > 0 else slice(None, 2 * by)
-    cut = functional.interpolate(pictures[..., part, part], pictures.shape[-2:], mode="bilinear")
-    return then(cut) if then else cut
+    cut, size = pictures[..., part, part], tuple(pictures.shape[-2:])
+    return functional.interpolate(cut, size, mode="bilinear")
 
 
 @lru_cache(maxsize=256)  # a plan may have 100,000 runs
