@@ -105,6 +105,18 @@ def test_the_stream_is_new_classes_on_features_of_the_frames(made_data):
     torch.testing.assert_close(stream.train.inputs[row], made()(picture)[0])
 
 
+def test_the_whole_network_is_trained_only_by_methods_that_train():
+    whole = {"network": "whole", "first_epochs": 0}
+    setups = {method: pictures(method=method, **whole).setup() for method in ("vanilla", "tangent")}
+    assert {method: setup.network.trained for method, setup in setups.items()} == {
+        "vanilla": True,
+        "tangent": False,
+    }
+    assert pictures(method="tangent", network="whole").setup().network.trained  # in a first session
+    ((_, table),) = train_networks([pictures(method="joint", replay_passes=3, lr=0.1, **whole)])
+    assert table["accuracy"][-1] > table["accuracy"][0]
+
+
 def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch):
     standin, official = pictures(data="standin").setup(), pictures().setup()
     assert standin.data == STAND_IN
