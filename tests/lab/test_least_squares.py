@@ -30,6 +30,10 @@ def first_session(network, problem, epochs):
     return descend(network, problem, [np.arange(problem.train.sizes[0])] * epochs)
 
 
+def doubled(X):
+    return 2 * X
+
+
 def right(answers, problem):
     """Which test samples are answered rightly."""
     return float((answers.argmax(1) == problem.test.labels).double().mean())
@@ -57,10 +61,10 @@ def test_tangent_is_a_tangent_learner_after_the_first_session(make, epochs):
     assert history.kept_bytes == learner.nbytes
 
 
-@pytest.mark.parametrize("random_features", [0, 30])
-def test_last_layer_is_ridge_regression_on_what_the_last_layer_sees(random_features):
+@pytest.mark.parametrize(("random_features", "views"), [(0, [None]), (30, [None, doubled])])
+def test_last_layer_is_ridge_regression_on_what_the_last_layer_sees(random_features, views):
     problem, network = stream(test=40), mlp(1)
-    method = lab.LastLayer(gamma=0.2, random_features=random_features, first_epochs=2)
+    method = lab.LastLayer(0.2, random_features, first_epochs=2, views=views)
     history = lab.train(copy.deepcopy(network), problem, LEARNER, method)
     plain = first_session(network, problem, 2)
 
@@ -72,12 +76,13 @@ def test_last_layer_is_ridge_regression_on_what_the_last_layer_sees(random_featu
         projection = torch.randn((7, random_features), generator=drawn) / 7**0.5
         return (hidden @ projection.double()).relu()
 
-    Y, tested = problem.targets(), oracle.samples(problem.test)
-    X = oracle.samples(problem.train)
+    X, tested = oracle.samples(problem.train), oracle.samples(problem.test)
+    X, Y = torch.cat([X, 2 * X][: len(views)]), problem.targets().repeat(len(views), 1)
     phi, mean = features(X), features(X).mean(0)
     C = (phi - mean).T @ (phi - mean) + 0.2 * torch.eye(phi.shape[1]).double()
     W = torch.linalg.solve(C, (phi - mean).T @ (Y - Y.mean(0)))
-    answers = (features(tested) - mean) @ W + Y.mean(0)
+    seen = torch.stack([features(tested), features(2 * tested)][: len(views)]).mean(0)
+    answers = (seen - mean) @ W + Y.mean(0)
     assert_same(method._learners[0].predict(tested), answers)
     assert history.final_accuracy[0] == pytest.approx(right(answers, problem))
 

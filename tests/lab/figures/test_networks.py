@@ -18,7 +18,7 @@ from retarget.lab.data.cifar10 import CIFAR10
 from retarget.lab.data.core50 import load_core50, new_classes_tasks
 from retarget.lab.data.features import prepared
 from retarget.lab.data.fetch import data_folder
-from retarget.lab.figures import cifar10, core50, networks
+from retarget.lab.figures import cifar10, core50, networks, pretrained
 from retarget.lab.figures.over_seeds import mean_and_error, mean_and_sem
 from retarget.lab.figures.training import methods_of, train_networks, trained_together
 from retarget.lab.reader import (
@@ -105,6 +105,18 @@ def test_the_stream_is_new_classes_on_features_of_the_frames(made_data):
     torch.testing.assert_close(stream.train.inputs[row], made()(picture)[0])
 
 
+def test_the_whole_network_is_trained_only_by_methods_that_train():
+    whole = {"network": "whole", "first_epochs": 0}
+    setups = {method: pictures(method=method, **whole).setup() for method in ("vanilla", "tangent")}
+    assert {method: setup.network.trained for method, setup in setups.items()} == {
+        "vanilla": True,
+        "tangent": False,
+    }
+    assert pictures(method="tangent", network="whole").setup().network.trained  # in a first session
+    ((_, table),) = train_networks([pictures(method="joint", replay_passes=3, lr=0.1, **whole)])
+    assert table["accuracy"][-1] > table["accuracy"][0]
+
+
 def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch):
     standin, official = pictures(data="standin").setup(), pictures().setup()
     assert standin.data == STAND_IN
@@ -181,7 +193,7 @@ def test_runs_at_once_are_the_runs_alone():
     together = dict(train_networks(configs))
     assert list(together) == configs
     for one in configs:
-        data = cifar10._data(data_folder(None), 3, "cpu")
+        data = cifar10.cifar_data(data_folder(None), 3, "cpu")
         stream, network = lab.domain_pairs(data, one.seed, 4), cifar10.cifar_net(2, one.seed)
         learner = rt.SGD(one.lr, 4, reduction="mean")
         history = lab.train(
@@ -434,7 +446,7 @@ def test_the_correction_forgets_less_on_the_real_images(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (Path(REAL_DATA or "nowhere") / core50.STAND_IN_BACKBONE).is_file(),
+    not (Path(REAL_DATA or "nowhere") / pretrained.STAND_IN_BACKBONE).is_file(),
     reason="RETARGET_DATA names no folder with the stand-in",
 )
 def test_the_correction_is_between_plain_sgd_and_replay_on_the_stand_in(tmp_path, monkeypatch):

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 import retarget as rt
 from retarget.errors import DamagedFileWarning, MissingDataError
 from retarget.lab.experiment import families, reads_nothing
-from retarget.lab.figures.core50 import STAND_IN_BACKBONE, Core50Run
+from retarget.lab.figures.core50 import Core50Run
+from retarget.lab.figures.pretrained import STAND_IN_BACKBONE
 from retarget.lab.reader import load_experiment
 from retarget.lab.runs import store as store_module
 from retarget.lab.runs.store import (

@@ -22,7 +22,7 @@ from retarget.settings import full_precision
 # Means and deviations of red, green and blue in ImageNet, for pixels in [0, 1].
 MEANS = (0.485, 0.456, 0.406)
 DEVIATIONS = (0.229, 0.224, 0.225)
-PORTION = 256  # images to hash at a time, which avoids a copy of all
+PORTION = 256  # images to hash or prepare at a time, which avoids a copy of all
 
 
 def image_features(
@@ -94,6 +94,12 @@ def prepared(images: Tensor, size: int) -> Tensor:
         resized.new_tensor(values)[:, None, None] for values in (MEANS, DEVIATIONS)
     )
     return (resized - means) / deviations
+
+
+def all_prepared(images: np.ndarray, size: int, device: str) -> Tensor:
+    """The same for many images, on the device and a few at a time."""
+    parts = np.array_split(images, -(-len(images) // PORTION))
+    return torch.cat([prepared(torch.from_numpy(part).to(device), size) for part in parts])
 
 
 def _as_images(images: Any) -> Tensor:

@@ -6,12 +6,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.lab import LabeledData, class_incremental, domain_pairs, shuffled
+from retarget.lab import LabeledData, TaskStream, class_incremental, domain_pairs, shuffled
 from retarget.lab.data.cache import data_set_checksums
 from retarget.lab.data.cifar10 import load_cifar10, normalized
+from retarget.lab.data.features import all_prepared
 from retarget.lab.data.fetch import CIFAR10, data_folder
 from retarget.lab.experiment import Count
 from retarget.lab.figures.training import NetworkRun, TrainingSetup
@@ -35,13 +36,15 @@ class CifarRun(NetworkRun):
 
     def setup(self) -> TrainingSetup:
         """Draws the stream and the network from the seed."""
-        data = _data(data_folder(None), self.test_per_class, self.device)
-        if self.protocol == "class incremental":
-            stream = class_incremental(data, self.seed, CLASSES_A_TASK, self.per_class)
-        else:
-            make = {"domain pairs": domain_pairs, "shuffled": shuffled}[self.protocol]
-            stream = make(data, self.seed, self.per_class)
+        stream = self.stream(cifar_data(data_folder(None), self.test_per_class, self.device))
         return TrainingSetup(stream, cifar_net(stream.classes, self.seed), "CIFAR-10")
+
+    def stream(self, data: LabeledData) -> TaskStream:
+        """Returns the tasks of these images."""
+        if self.protocol == "class incremental":
+            return class_incremental(data, self.seed, CLASSES_A_TASK, self.per_class)
+        make = {"domain pairs": domain_pairs, "shuffled": shuffled}[self.protocol]
+        return make(data, self.seed, self.per_class)
 
 
 def cifar_net(outputs: int, seed: int) -> nn.Sequential:
@@ -69,8 +72,13 @@ def cifar_checksums() -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def _data(folder: Path, test_per_class: int, device: str) -> LabeledData:
-    """Returns all normalized images on the device, and the first test images of each class."""
+def cifar_data(
+    folder: Path, test_per_class: int, device: str, for_imagenet: bool = False
+) -> LabeledData:
+    """Returns all images on the device, and the first test images of each class.
+
+    They are normalized by the means and deviations of CIFAR-10, or of ImageNet.
+    """
     cifar = load_cifar10(folder)
     labels = cifar.test_labels
     there = int(np.bincount(labels).min())
@@ -82,10 +90,16 @@ def _data(folder: Path, test_per_class: int, device: str) -> LabeledData:
     chosen = np.concatenate(
         [np.flatnonzero(labels == label)[:test_per_class] for label in np.unique(labels)]
     )
+
+    def inputs(images: np.ndarray) -> Tensor:
+        if for_imagenet:
+            return all_prepared(images, images.shape[-1], device)
+        return torch.from_numpy(normalized(images)).to(device)
+
     return LabeledData(
-        torch.from_numpy(normalized(cifar.train_images)).to(device),
+        inputs(cifar.train_images),
         torch.from_numpy(cifar.train_labels).to(device),
-        torch.from_numpy(normalized(cifar.test_images[chosen])).to(device),
+        inputs(cifar.test_images[chosen]),
         torch.from_numpy(labels[chosen]).to(device),
         sample_bytes=int(cifar.train_images[0].size),
     )

@@ -30,10 +30,11 @@ from retarget.lab.figures.over_seeds import (
     sweep_styles,
     table_of_numbers,
 )
+from retarget.lab.figures.pretrained import PretrainedRun, pretrained_checksums
 from retarget.lab.figures.training import train_networks, trained_together
 from retarget.learners import COLORS
 
-PARAMETERS = CifarRun.model_fields.keys() | Core50Run.model_fields.keys()
+PARAMETERS = PretrainedRun.model_fields.keys() | Core50Run.model_fields.keys()
 ACCURACY = "accuracy on the test images of all classes"
 # Color and line style of the cases; dashed ones are not in the paper.
 LINES = {
@@ -414,6 +415,7 @@ FAMILIES = {
     for data, config, checksums in (
         ("cifar", CifarRun, cifar_checksums),
         ("core50", Core50Run, core50_checksums),
+        ("pretrained", PretrainedRun, pretrained_checksums),
     )
     for view, draw, summarize in (
         ("curves", draw_curves, summarize_curves),

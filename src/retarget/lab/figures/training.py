@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import polars as pl
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 
 from retarget import lab
 from retarget.errors import TrainingDivergedError
@@ -40,6 +41,7 @@ MethodName = Literal[
     "joint",
 ]
 WholeNotNegative = Annotated[int, Field(ge=0)]
+SHIFT = 2  # pixels by which views of a picture differ
 # What may differ between networks that are trained together.
 MAY_DIFFER_BY_MEMBER = {"seed", "lr", "strength"}
 
@@ -65,11 +67,13 @@ class NetworkRun(Config):
         first_epochs: Passes over the first task, for the tangent learner and the last layer.
         combinations: Random combinations of outputs, for the tangent learner.
         damping: Divisor of the steps of the closed loop.
-        mirror: Whether mirror images are shown too: at random in training, all of them to the
-            tangent learner.
-        precision: In which the tangent learner keeps its sums.
+        views: In which a picture is shown: at random in training, all of them to least squares.
+            "shifts" and "crops" add two of these to the picture and its mirror image.
+        precision: In which the tangent learner and the last layer keep their sums.
         random_features: Number of random ReLU features of the last layer, or 0 for none.
     """
+
+    alone: ClassVar = False  # whether the network is too large to train several at once
 
     method: MethodName
     lr: float
@@ -77,6 +81,7 @@ class NetworkRun(Config):
     epochs: int = 1
     reshuffle: bool = False
     batch_size: int = 4
+    momentum: float = 0.0
     reduction: Reduction = "mean"
     # for the correction
     gamma: float = 100.0
@@ -95,7 +100,7 @@ class NetworkRun(Config):
     combinations: Count = 1
     random_features: WholeNotNegative = 0
     damping: Positive = 1.0
-    mirror: bool = False
+    views: Literal["none", "mirror", "shifts", "crops"] = "none"
     precision: Precision = "float64"
     device: str = "cpu"
 
@@ -108,12 +113,16 @@ class NetworkRun(Config):
     @property
     def learner(self) -> SGD:
         """The online learner."""
-        return SGD(self.lr, self.batch_size, reduction=self.reduction)
+        return SGD(self.lr, self.batch_size, self.momentum, reduction=self.reduction)
 
     @property
-    def views(self) -> list[View] | None:
-        """The views in which a picture is shown."""
-        return [None, _mirrored] if self.mirror else None
+    def shown(self) -> list[View]:
+        """The views as functions of pictures."""
+        if self.views == "none":
+            return [None]
+        changed = {"shifts": _shifted, "crops": _cropped}.get(self.views)
+        more = [partial(changed, by=by) for by in (-SHIFT, SHIFT)] if changed else []
+        return [None, _mirrored, *more]
 
     def setup(self) -> TrainingSetup:
         """Returns what the run learns."""
@@ -122,6 +131,20 @@ class NetworkRun(Config):
 
 def _mirrored(pictures: Tensor) -> Tensor:
     return pictures.flip(-1)
+
+
+def _shifted(pictures: Tensor, by: int) -> Tensor:
+    """Shifts pictures along the diagonal; pixels at the edge are repeated."""
+    padded = functional.pad(pictures, (abs(by),) * 4, mode="replicate")
+    height, width, first = *pictures.shape[-2:], abs(by) + by
+    return padded[..., first : first + height, first : first + width]
+
+
+def _cropped(pictures: Tensor, by: int) -> Tensor:
+    """Cuts off two edges, at the top left or the bottom right, and enlarges the rest."""
+    part = slice(2 * by, None) if by > 0 else slice(None, 2 * by)
+    cut, size = pictures[..., part, part], tuple(pictures.shape[-2:])
+    return functional.interpolate(cut, size, mode="bilinear")
 
 
 @lru_cache(maxsize=256)  # a plan may have 100,000 runs
@@ -139,12 +162,15 @@ def trained_together(config: NetworkRun) -> str | None:
     On the CPU each run trains alone: training together gains little, other processes compute other
     runs, and a resumed run does not depend on which runs it was trained with.
     """
-    return None if config.device == "cpu" else config.model_dump_json(exclude=MAY_DIFFER_BY_MEMBER)
+    if config.device == "cpu" or config.alone:
+        return None
+    return config.model_dump_json(exclude=MAY_DIFFER_BY_MEMBER)
 
 
 def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
     """Returns the methods of runs that train together."""
     first = configs[0]
+    sums = first.first_epochs, first.shown, first.precision
     corrected = lab.Corrected(
         first.gamma,
         first.block_size,
@@ -167,17 +193,8 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         "corrected": [corrected],
         "der, corrected": [corrected, lab.DER(first.capacity)],
         "led": [lab.Led(3.0, first.features, first.block_size, first.damping)],
-        "tangent": [
-            lab.Tangent(
-                "auto",
-                first.features,
-                first.first_epochs,
-                first.combinations,
-                first.views,
-                first.precision,
-            )
-        ],
-        "last layer": [lab.LastLayer("auto", first.random_features, first.first_epochs)],
+        "tangent": [lab.Tangent("auto", first.features, *sums, first.combinations)],
+        "last layer": [lab.LastLayer("auto", first.random_features, *sums)],
         "joint": [lab.Joint(first.replay_passes)],
     }
     return methods[first.method]
@@ -199,7 +216,7 @@ def train_networks(
                 epochs=first.epochs,
                 reshuffle=first.reshuffle,
                 evaluate_every=first.evaluate_every,
-                views=first.views,
+                views=first.shown,
                 seeds=[config.seed for config in remaining],
                 checkpoint=_checkpoint_of(remaining, checkpoint),
             )

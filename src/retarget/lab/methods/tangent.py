@@ -28,8 +28,14 @@ class _AfterFirstSession(Method, ABC):
 
     capturable = True
 
-    def __init__(self, gamma: float | Literal["auto"], first_epochs: int) -> None:
-        self.gamma = as_ridge(gamma)
+    def __init__(
+        self,
+        gamma: float | Literal["auto"],
+        first_epochs: int,
+        views: Sequence[View] | None,
+        precision: Precision,
+    ) -> None:
+        self.gamma, self.views, self.precision = as_ridge(gamma), views, precision
         if first_epochs < 0:
             raise InvalidInputError(f"first_epochs is {first_epochs}; expected 0 or more")
         self.first_epochs = first_epochs
@@ -88,10 +94,10 @@ class Tangent(_AfterFirstSession):
         gamma: Ridge; `"auto"` for generalized cross-validation.
         features: Number of tangent features.
         first_epochs: Passes of plain training over the first task; 0 for none.
-        combinations: Number of random combinations of the outputs whose gradients are computed.
         views: Functions of a batch of samples, or None for the sample itself, of which every one is
             learned; give `train` the same ones for the first session.
         precision: `"float64"`, or `"float32"` for half the memory.
+        combinations: Number of random combinations of the outputs whose gradients are computed.
     """
 
     def __init__(
@@ -99,13 +105,12 @@ class Tangent(_AfterFirstSession):
         gamma: float | Literal["auto"] = "auto",
         features: int = 4096,
         first_epochs: int = 1,
-        combinations: int = 1,
         views: Sequence[View] | None = None,
         precision: Precision = "float64",
+        combinations: int = 1,
     ) -> None:
-        super().__init__(gamma, first_epochs)
+        super().__init__(gamma, first_epochs, views, precision)
         self.features = as_count("features", features)
-        self.views, self.precision = views, precision
         self.combinations = as_count("combinations", combinations)
 
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
@@ -128,6 +133,8 @@ class LastLayer(_AfterFirstSession):
         random_features: Number of random ReLU features of that input, as in RanPAC; 0 for the
             input itself.
         first_epochs: Passes of plain training over the first task; 0 for none.
+        views: As in `Tangent`, and so is `precision`.
+        precision: See there.
     """
 
     def __init__(
@@ -135,13 +142,17 @@ class LastLayer(_AfterFirstSession):
         gamma: float | Literal["auto"] = "auto",
         random_features: int = 0,
         first_epochs: int = 1,
+        views: Sequence[View] | None = None,
+        precision: Precision = "float64",
     ) -> None:
-        super().__init__(gamma, first_epochs)
+        super().__init__(gamma, first_epochs, views, precision)
         self.random_features = random_features and as_count("random_features", random_features)
 
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
         features = _LastHidden(module, self.random_features, seed)
-        return StreamingRidge(features, self.gamma, intercept=True)
+        return StreamingRidge(
+            features, self.gamma, intercept=True, views=self.views, precision=self.precision
+        )
 
 
 class _LastHidden:
