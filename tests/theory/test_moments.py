@@ -196,6 +196,22 @@ def test_an_estimated_spectrum_chooses_nearly_the_best_ridge(
     assert_same(phi.T @ (phi @ W) + chosen.gamma * W, phi.T @ y)
 
 
+@pytest.mark.parametrize("samples", [257, 300, 400])
+def test_fewer_samples_than_features_do_not_make_the_error_of_an_estimate_decide(
+    samples, monkeypatch
+):
+    """Nearly all of them are spent: the score divides by what is left, which the error can hide."""
+    monkeypatch.setattr(ridge_search, "FEW_ROWS", 0)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        features = rng.normal(size=(samples, 512)) / np.sqrt(np.arange(1, 513))
+        targets = features @ rng.normal(size=(512, 10))
+        targets += (0.1 if seed else 1.0) * rng.normal(size=targets.shape)
+        sums = summed(features, targets)
+        best = min(score_of(sums, 10.0**power) for power in np.arange(-8, 3, 0.5))
+        assert score_of(sums, sums.solve("auto").gamma) < 1.2 * best
+
+
 @both
 @pytest.mark.parametrize("views", [1, 2])
 def test_estimated_scores_near_a_ridge_are_those_of_the_whole_spectrum(

@@ -55,6 +55,8 @@ MOST_KRYLOV = 512
 # otherwise as many as make its error about this share of it.
 FEW_PROBES, PROBES = 8, 64
 TRACE_ERROR = 0.004
+# An estimate counts if it is more than so many standard errors away from zero.
+SURE = 3
 # A solution by a factor in float32 is refined at most so many times, to a residual of this share.
 REFINEMENTS = 8
 SMALL_RESIDUAL = 1e-14
@@ -101,6 +103,7 @@ class CrossValidation(NamedTuple):
 
     problem: RidgeProblem
     spectrum: Spectrum
+    probes: int = 0  # by which the trace is estimated; 0 if it is exact
     near: tuple[float, float] | None = None  # g and RSS(g), if the spectrum has W
 
     def residual(self, gamma: float) -> float:
@@ -116,11 +119,17 @@ class CrossValidation(NamedTuple):
         return max(total, self.problem.known) / self.problem.weight
 
     def score(self, gamma: float) -> float:
-        """RSS / N / (1 - tr H / n)^2; the smaller the better, infinite if nothing is left."""
+        """RSS / N / (1 - tr H / n)^2; the smaller the better.
+
+        Infinite if nothing is left to divide by, or less than the error of an estimate.
+        """
         nodes, _, own = self.spectrum
         spent = float((own / (nodes + gamma)).sum()) + self.problem.intercept
         freedom = 1 - spent / self.problem.samples
-        return math.inf if freedom <= 0 else self.residual(gamma) / freedom**2
+        # the variance of one probe is at most 2 tr H^2, and tr H^2 is at most tr H
+        error = math.sqrt(2 * max(spent, 0) / self.probes) if self.probes else 0
+        unclear = freedom <= SURE * error / self.problem.samples
+        return math.inf if unclear else self.residual(gamma) / freedom**2
 
 
 class BestRidge(NamedTuple):
@@ -230,7 +239,7 @@ def _rough_scores(problem: RidgeProblem, inverse: Inverse) -> CrossValidation:
     """The scores of all ridges, from products with C: good for large ones."""
     times = inverse.product
     spectrum = _estimated(problem, times, times, problem.B, FEW_PROBES, KRYLOV_STEPS)
-    return CrossValidation(problem, spectrum)
+    return CrossValidation(problem, spectrum, FEW_PROBES)
 
 
 def scores_near(
@@ -240,11 +249,15 @@ def scores_near(
     C, B, m = problem.C, problem.B, len(problem.C)
     # The error of a trace by k probes is the share sqrt(2 / (k m)) of it.
     number = min(PROBES, max(FEW_PROBES, math.ceil(2 / (TRACE_ERROR**2 * m))))
-    number = FEW_PROBES if problem.has_many_samples() else number
+    if problem.has_many_samples():
+        number = FEW_PROBES
+    elif problem.samples < 2 * m:  # they are nearly all spent, and what is left is what counts
+        number = PROBES
     spectrum = _estimated(problem, lambda block: C @ block, solve, W, number, INVERSE_STEPS)
     # RSS = s - 2 <B, W> + <W, C W>, and C W = B - gamma W
     explained = (B * W).sum() + gamma * W.square().sum()
-    return CrossValidation(problem, spectrum, near=(gamma, problem.power - float(explained)))
+    there = problem.power - float(explained)
+    return CrossValidation(problem, spectrum, number, near=(gamma, there))
 
 
 def _estimated(
