@@ -104,14 +104,6 @@ def test_too_few_rows(rows):
     assert len(labels) == 178
 
 
-def test_fewer_than_four_rows_can_only_be_scored_on_the_way():
-    X, _ = three_wines()
-    with pytest.raises(rt.errors.InvalidInputError, match="evaluation=.progressive"):
-        rt.diagnose(X[:3], X[:3, 0])
-    found = rt.diagnose(X[:3], X[:3, 0], evaluation="progressive", allow_leak=True)
-    assert [one.question for one in found.answers] == ["progressive"]
-
-
 def test_a_shuffled_stream_is_fine():
     rng = np.random.default_rng(7)
     X = rng.normal(size=(1500, 2))

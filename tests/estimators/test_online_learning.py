@@ -12,7 +12,7 @@ import retarget as rt
 from retarget.errors import InvalidInputError
 from retarget.estimators import online
 from retarget.kernels import simple
-from support.oracles import literal, simulation
+from support.oracles import simulation
 from support.problems import assert_same, gammas, problems
 
 LEARNERS = [
@@ -78,15 +78,6 @@ def test_every_correction_is_kernel_sgd_on_its_targets_step_by_step(options, out
     assert_same(targets["iterative"], rt.iterative_targets(kernel(X), Y, learner, 0.4, **blocks))
 
 
-@pytest.mark.parametrize("options", LEARNERS, ids=str)
-def test_uncorrected_and_linear_is_torch_sgd(options):
-    X, Y, queries = make_data(outputs=2)
-    X, queries = X / 3, queries / 3
-    model = rt.OnlineKernelRegressor("linear", **options).fit(X, Y)
-    weights = simulation.train(X, Y, rt.SGD(**options)).weights
-    assert_same(model.predict(queries), queries @ weights, 1e-12)
-
-
 @given(problem=problems(), gamma=gammas)
 def test_effective_targets_are_those_of_the_offline_learner(problem, gamma):
     stream, learner = problem
@@ -118,25 +109,6 @@ def test_exactly_corrected_is_kernel_ridge(ours, theirs, gamma, outputs):
     assert_same(model.predict(queries), ridge.predict(queries))
     assert_same(model.dual_coef_, ridge.dual_coef_)
     assert_same(model.effective_targets(), Y + 5)
-
-
-def test_iterative_against_the_printed_proposition():
-    X, Y, queries = make_data(outputs=2)
-    model = rt.OnlineKernelRegressor(
-        width=1.1,
-        lr=0.2,
-        gamma=0.4,
-        correction="iterative",
-        batch_size=2,
-        reduction="sum",
-        block_size=6,
-        ridge=0.1,
-    ).fit(X, Y)
-    K = rt.RBF(1.1)(X)
-    targets = literal.iterative(Y, K, 0.2, 0.4, block=6, ridge=0.1, batch=2)
-    assert_same(model.targets_, targets)
-    expected = literal.f_on(targets, K, rt.RBF(1.1)(X, queries), 0.2, batch=2)
-    assert_same(model.predict(queries), expected)
 
 
 def test_an_open_block_size_is_the_least_multiple_of_the_batch_from_64_on():

@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import retarget as rt
 from retarget import arrays
-from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, StreamTooLargeError
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from support.problems import assert_same, make_stream, panel_sizes, panels_of, plain_learners
 
 CORRECTIONS = ["none", "exact", "iterative"]
@@ -78,15 +78,6 @@ def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit
     whole = rt.OnlineKernelRegressor("linear", **options).fit(X, Y).predict(queries)
     assert_same(model.predict(queries), whole)
     assert_same(model.set_params(lr=0.3).fit(X, Y).predict(queries), whole)
-
-
-def test_what_was_found_on_the_first_portion_stays():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(30, 2)), rng.normal(size=30)
-    model = rt.OnlineKernelRegressor(batch_size=3, reduction="sum").fit(X[:10], y[:10])
-    found = model.width_, model.lr_
-    model.partial_fit(5 * X[10:], y[10:])
-    assert (model.width_, model.lr_) == found
 
 
 def test_flat_and_one_column_targets_go_together():
@@ -239,12 +230,3 @@ def test_a_stream_beyond_memory_is_refused_beforehand(correction, monkeypatch):
         assert len(model.X_fit_) == 60
         with pytest.raises(StreamTooLargeError, match="the factor of 60 samples needs about"):
             model.fit(X, Y)
-
-
-def test_a_rate_that_is_too_high_is_an_error_with_advice():
-    stream = make_stream(400, 1, seed=0)
-    X, Y = 30 * stream.features, stream.Y
-    with pytest.raises(DivergedError, match="it would be stable") as info:
-        rt.OnlineKernelRegressor("linear", lr=1.0).fit(X, Y)
-    rt.OnlineKernelRegressor("linear", lr=0.9 * info.value.largest_stable_lr).fit(X, Y)
-    rt.OnlineKernelRegressor("linear").fit(X, Y)
