@@ -119,11 +119,8 @@ def test_a_test_set_has_lags_of_its_own_earlier_rows():
     ("columns", "options", "message"),
     [
         ({}, {"lags": -1}, "lags is -1; expected a whole number of previous values, or 0"),
-        ({}, {"lags": 1.5}, "lags is 1.5; expected a whole number"),
         ({}, {"lags": True}, "lags is True; expected a whole number"),
-        ({}, {"lags": "3"}, "lags is '3'; expected a whole number"),
         ({}, {"lags": 40}, "lags is 40 and the table has 40 rows; expected fewer lags"),
-        ({}, {"lags": 10**12}, "is 1,000,000,000,000 and the table has 40 rows"),
         ({"g": [1, 2] * 20}, {"group": "g", "lags": 20}, "no group has more than 20 rows"),
         ({"g": [[1]] * ROWS}, {"group": "g", "lags": 1}, r"'g' holds List\(Int64\); expected text"),
         ({"y": ["a", "b"] * 20}, {"lags": 1}, "lags needs a target of numbers, and 'y' h"),

@@ -52,18 +52,6 @@ def test_fig3b_has_the_papers_cases_for_every_seed():
     assert cases_of("fig3b", "strength")["EWC"][1] == 100.0
 
 
-def test_fig3b_methods_has_every_method_and_both_halves():
-    assert cases_of("fig3b-methods", "method", "parts", "kind") == {
-        **{name: (5, name.lower(), "both", "iterative") for name in ("ER", "DER", "DER++")},
-        "label smoothing": (5, "label smoothing", "both", "iterative"),
-        "DER, corrected": (5, "der, corrected", "both", "iterative"),
-        "corrected, online half": (5, "corrected", "online", "iterative"),
-        "corrected, offline half": (5, "corrected", "offline", "iterative"),
-        "offline prediction, uncorrected": (5, "corrected", "both", "distilled"),
-    }
-    assert {case[1] for case in cases_of("fig3b-methods", "capacity").values()} == {600}
-
-
 @pytest.mark.parametrize("name", named_experiments("fig3"))
 def test_every_case_of_fig3_has_a_line_of_its_own(name):
     lines = [networks.LINES[case] for case in load_experiment(name).cases]
