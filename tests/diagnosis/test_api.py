@@ -134,7 +134,7 @@ def test_test_sets(stand):
         ({"evaluation": "later"}, "evaluation is 'later'; expected one of"),
         ({"metric": "best"}, "metric is 'best'; expected one of auto, squared"),
         ({"hold_out": "some"}, "hold_out is 'some'; expected one of rows, group"),
-        ({"max_memory": -1}, "max_memory is -1; expected bytes, '4GB'"),
+        ({"max_memory": -1}, "max_memory is -1; expected an amount such as 4GB"),
         ({"features": 1}, "features is 1; expected a whole number, 2 or more"),
         ({"lr": 0.0}, "lr is 0"),
         ({"gamma": -1.0}, "gamma is -1"),
@@ -149,7 +149,6 @@ def test_test_sets(stand):
             for text in ("some", "window:0", "discount:1", "discount:x")
         ),
         ({"lr": [0.1, 0.2]}, "lr is .*; expected one number"),
-        ({"max_memory": "much"}, "max_memory is .*; expected an amount"),
         ({"X": X[:1], "Y": y[:1]}, "1 rows|1 of 1 rows"),
     ],
 )

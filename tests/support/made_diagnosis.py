@@ -1,5 +1,4 @@
-"""Diagnoses made by hand for the page: the arrays are the theory's on a small stream, the scores
-and the words are invented."""
+"""Diagnoses for the page: the arrays are those of a small stream, the scores and words invented."""
 
 import math
 from dataclasses import replace
@@ -7,12 +6,8 @@ from functools import cache
 
 import numpy as np
 import polars as pl
-import torch
 
-import retarget as rt
 from retarget.diagnosis.answers import UNKNOWN, Answer, Baseline, Estimate, ModelScore, Score
-from retarget.diagnosis.measure.along import errors_along
-from retarget.diagnosis.measure.groups import group_shift, partition
 from retarget.diagnosis.result import (
     Approximation,
     ChosenValue,
@@ -24,8 +19,7 @@ from retarget.diagnosis.result import (
     Verdict,
 )
 from retarget.diagnosis.stream import Stream
-from retarget.theory.stream_kernel import DenseKernel
-from support.diagnosis_options import options_for
+from support.diagnosis_options import diagnosed
 
 NAN = math.nan
 HOSTILE = (
@@ -101,44 +95,17 @@ def answer_to(question, stream, worse=1.0):
     return Answer(question, rows, scores, tuple(baselines), excess, gap, closed, effect)
 
 
-def diagnosis_of(stream, questions=("whole", "next"), lr=0.5, gamma=0.1, block_size=16):
-    """What the theory finds in a stream, with invented scores."""
-    X, Y = torch.from_numpy(stream.X), torch.from_numpy(stream.Y)
-    kernel, learner = DenseKernel(rt.RBF(2.0), X, Y), rt.SGD(lr=lr)
-    K = kernel.K
-    C = rt.online_coefficients(K, Y, learner)
-    effective = rt.effective_targets(K, Y, learner, gamma).numpy()
-    errors = rt.prequential_errors(K, Y, learner).numpy()
-    now = stream.Y - (K @ C).numpy()
-    along, drift = errors_along(kernel, stream, gamma, errors, now, options_for())
-    shift = torch.from_numpy(effective) - Y
+def diagnosis_of(stream, questions=("whole", "next")):
+    """What a diagnosis finds in a stream, with invented scores."""
+    options = {"width": 2.0, "lr": 0.5, "gamma": 0.1, "block_size": 16, "ridge": 0.1}
+    found = diagnosed(stream, evaluation="progressive", **options)
     tried = pl.DataFrame({"value": [0.1, 0.5, 1.0, 4.0], "score": [3.0, 2.0, 2.5, None]})
-    return Made(
-        stream=stream,
-        answers=tuple(answer_to(q, stream, 1 + k) for k, q in enumerate(questions)),
-        metric="auto",
-        mode="exact",
-        kernel=KernelUsed("RBF", 1.0, automatic=True),
-        learner=learner,
-        block_size=block_size,
-        lr=ChosenValue(lr, True, "smallest error on each row before it was learned", tried),
-        gamma=ChosenValue(gamma, True, "smallest leave-one-out error", tried),
-        aim="all",
-        effective=effective,
-        corrected=rt.corrected_targets(K, Y, learner, gamma).numpy(),
-        iterative=rt.iterative_targets(K, Y, learner, gamma, block_size, ridge=0.1).numpy(),
-        prequential=errors,
-        density=K.mean(dim=1).numpy(),
-        hindsight=float(np.square(now * stream.target_scales).mean()),
-        changed=(effective * stream.Y < 0).any(axis=1)
-        if stream.kind == "regression"
-        else effective.argmax(axis=1) != stream.Y.argmax(axis=1),
-        along=along,
-        drift=drift,
-        groups=group_shift(kernel, stream, partition(stream), C, shift, 1),
-        stability=Stability(2.0, 12.0),
-        approximation=None,
-    )
+    invented = {
+        "answers": tuple(answer_to(q, stream, 1 + k) for k, q in enumerate(questions)),
+        "lr": ChosenValue(0.5, True, "smallest error on each row before it was learned", tried),
+        "stability": Stability(2.0, 12.0),
+    }
+    return Made(**(vars(found) | invented))
 
 
 def weather(count, groups, **more):
