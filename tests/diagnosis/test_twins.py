@@ -19,16 +19,6 @@ def three_wines(seed=0):
     return rng.normal(size=(178, 6)) + 2.5 * rng.normal(size=(3, 6))[label], LETTERS[label]
 
 
-def test_sorted_by_class():
-    found = rt.diagnose(*three_wines())
-    whole, coming = found.answers
-    assert (whole.rows, coming.rows) == (30, 30)
-    assert found.verdict.kind == "forgotten"
-    assert whole.score("online").accuracy.value < 0.7 < whole.score("offline").accuracy.value
-    assert coming.score("online").accuracy.value == 1
-    assert any("If rows like the old ones" in text for text in found.verdict.recommendations)
-
-
 def test_sorted_by_its_target():
     """As statsmodels' `fair` is, sorted: the last rows are the largest."""
     rng = np.random.default_rng(1)

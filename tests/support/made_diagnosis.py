@@ -20,6 +20,8 @@ from retarget.diagnosis.result import (
 )
 from retarget.diagnosis.stream import Stream
 from support.diagnosis_options import diagnosed
+from support.prepared_streams import make_stream
+from support.real_diagnosis import weather
 
 NAN = math.nan
 HOSTILE = (
@@ -108,37 +110,13 @@ def diagnosis_of(stream, questions=("whole", "next")):
     return Made(**(vars(found) | invented))
 
 
-def weather(count, groups, **more):
-    """Two targets in units of their own, whose relation to the features drifts."""
-    rng = np.random.default_rng(1)
-    time = np.linspace(0, 1, count)
-    X = np.column_stack([np.sin(7 * time), 2 * time, rng.normal(size=count)])
-    X += rng.normal(size=(count, 3)) / 3
-    noise = rng.normal(size=(count, 2)) / 4
-    Y = np.column_stack([X[:, 0] + X[:, 1] ** 2, X[:, 2] - 3 * time]) + noise
-    Y = (Y - Y.mean(axis=0)) / Y.std(axis=0)
-    told = {
-        "target_names": ("temperature", "humidity"),
-        "target_means": np.array([21.5, 640.0]),
-        "target_scales": np.array([4.0, 125.0]),
-        "feature_names": ("season", "age", "wind"),
-        "rows": np.arange(1, count + 1),
-        "group_column": "station",
-    } | more
-    return Stream(X=X, Y=Y, kind="regression", groups=np.asarray(groups), **told)
-
-
 @cache
 def regression(questions=("whole", "next")):
     """Ordered by a date, the file's last row first; three stations."""
-    stations = np.array(["north", "south", "harbour"])[
-        np.random.default_rng(2).integers(3, size=160)
-    ]
-    days = np.datetime64("2024-01-01") + np.arange(160)
-    notes = ("Filled in 3 missing values of wind by the median.",)
-    rows = np.arange(160, 0, -1)
-    stream = weather(160, stations, times=days.astype(str), notes=notes, rows=rows)
-    return diagnosis_of(stream, questions)
+    drawn = np.random.default_rng(2).integers(3, size=160)
+    table = weather(160, np.array(["north", "south", "harbour"])[drawn])
+    roles = {"time": "day", "group": "station", "impute": "median"}
+    return diagnosis_of(make_stream(table, ["temperature", "humidity"], **roles), questions)
 
 
 @cache
@@ -165,9 +143,9 @@ def classification(names=tuple(f"class {k}" for k in range(4)), rows=300):
 def many_groups(groups=30, rows=400):
     """One target, more groups than colors, many features, and a single question."""
     names = [f"device number {row * groups // rows:02d}" for row in range(rows)]
-    stream = weather(rows, names)
-    one = {name: getattr(stream, name)[..., :1] for name in ("Y", "target_means", "target_scales")}
-    stream = replace(stream, target_names=("temperature",), **one)
+    roles = {"time": "day", "group": "station", "impute": "median", "drop": "humidity"}
+    stream = make_stream(weather(rows, names), ["temperature"], **roles)
+    stream = replace(stream, rows=np.arange(1, rows + 1), times=None)
     features = tuple(f"sensor {k}" for k in range(100))
     found = diagnosis_of(stream, ("whole",))
     return replace(found, stream=replace(stream, feature_names=features))
