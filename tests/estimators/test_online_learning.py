@@ -12,7 +12,7 @@ import retarget as rt
 from retarget.errors import InvalidInputError
 from retarget.estimators import online
 from retarget.kernels import simple
-from support.oracles import simulation
+from support.oracles import literal, simulation
 from support.problems import assert_same, gammas, problems
 
 LEARNERS = [
@@ -45,21 +45,6 @@ def make_data(n=43, d=3, outputs=None, seed=0):
     return X, Y if outputs else Y[:, 0], rng.normal(size=(7, d))
 
 
-def kernel_sgd(K, K_query, Y, learner):
-    """Kernel SGD as it is written down: a function as a sum over samples, step after step."""
-    a, velocity = np.zeros_like(Y), np.zeros_like(Y)
-    rates = learner.rates(len(Y))
-    for step, start in enumerate(range(0, len(Y), learner.batch_size)):
-        batch = slice(start, start + learner.batch_size)
-        errors = K[batch] @ a - Y[batch]
-        gradient = learner.weight_decay * a
-        gradient[batch] += errors / (len(errors) if learner.reduction == "mean" else 1)
-        velocity = learner.momentum * velocity + gradient
-        nesterov = gradient + learner.momentum * velocity
-        a = a - rates[step] * (nesterov if learner.nesterov else velocity)
-    return K_query @ a
-
-
 @pytest.mark.parametrize("outputs", [None, 2])
 @pytest.mark.parametrize("options", LEARNERS, ids=str)
 def test_every_correction_is_kernel_sgd_on_its_targets_step_by_step(options, outputs):
@@ -71,7 +56,7 @@ def test_every_correction_is_kernel_sgd_on_its_targets_step_by_step(options, out
         given = {"width": 1.1, "gamma": 0.4, "correction": correction} | blocks | options
         model = rt.OnlineKernelRegressor(**given).fit(X, Y)
         targets[correction] = model.targets_
-        expected = kernel_sgd(kernel(X), kernel(queries, X), model.targets_, learner)
+        expected = kernel(queries, X) @ literal.kernel_sgd(kernel(X), model.targets_, learner)[0]
         assert_same(model.predict(queries), expected, tolerance)
         assert model.predict(queries).shape == queries.shape[:1] + Y.shape[1:]
     np.testing.assert_array_equal(targets["none"], Y)
