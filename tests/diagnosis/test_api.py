@@ -136,6 +136,7 @@ def test_test_sets(stand):
         ({"hold_out": "some"}, "hold_out is 'some'; expected one of rows, group"),
         ({"max_memory": -1}, "max_memory is -1; expected an amount such as 4GB"),
         ({"features": 1}, "features is 1; expected a whole number, 2 or more"),
+        ({"features": 1.5}, "features is .*; expected a whole number"),
         ({"lr": 0.0}, "lr is 0"),
         ({"gamma": -1.0}, "gamma is -1"),
         ({"gamma": "best"}, "gamma is 'best'; expected a number or 'auto'"),

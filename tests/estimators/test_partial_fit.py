@@ -80,6 +80,15 @@ def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit
     assert_same(model.set_params(lr=0.3).fit(X, Y).predict(queries), whole)
 
 
+def test_what_was_found_on_the_first_portion_stays():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 2)), rng.normal(size=30)
+    model = rt.OnlineKernelRegressor(batch_size=3, reduction="sum").fit(X[:10], y[:10])
+    found = model.width_, model.lr_
+    model.partial_fit(5 * X[10:], y[10:])
+    assert (model.width_, model.lr_) == found
+
+
 def test_flat_and_one_column_targets_go_together():
     stream = make_stream(12, 1, seed=2)
     whole = rt.OnlineKernelRegressor("linear", lr=0.2).fit(stream.features, stream.Y[:, 0])

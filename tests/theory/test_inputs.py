@@ -188,6 +188,7 @@ def test_numbers_of_epochs_that_have_no_meaning():
         (measured(np.nan * Y), InvalidInputError, "Z holds nan in row 0"),
         (curve(QUERY, []), InvalidInputError, r"stops are \[\]; expected increasing"),
         (curve(QUERY, [2, 2]), InvalidInputError, "expected increasing lengths from 1 to 9"),
+        (curve(QUERY, [0, 4]), InvalidInputError, "expected increasing"),
         (curve(QUERY, [2, 10]), InvalidInputError, "expected increasing"),
         (curve(QUERY, [3, 9]), InvalidInputError, "the stop at 3 is inside a mini-batch of 2"),
         (curve(QUERY[:, :5], [9]), InvalidInputError, r"K_query has shape \(5, 5\); exp"),

@@ -119,6 +119,7 @@ def test_a_test_set_has_lags_of_its_own_earlier_rows():
     ("columns", "options", "message"),
     [
         ({}, {"lags": -1}, "lags is -1; expected a whole number of previous values, or 0"),
+        ({}, {"lags": 1.5}, "lags is 1.5; expected a whole number"),
         ({}, {"lags": True}, "lags is True; expected a whole number"),
         ({}, {"lags": 40}, "lags is 40 and the table has 40 rows; expected fewer lags"),
         ({"g": [1, 2] * 20}, {"group": "g", "lags": 20}, "no group has more than 20 rows"),

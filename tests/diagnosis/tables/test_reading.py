@@ -204,6 +204,7 @@ OTHERS = [
     ("t.npz", zipped("readme.txt", "hello"), "holds 'readme.txt', which is not an array"),
     ("t.npz", zipped("X.npy", LYING), r"the array 'X' would take 1\.6 TB in memory"),
     ("t.npy", npy_of_shape("(-2, -3)"), r"damaged: its header says .*shape is \(-2, -3\)"),
+    ("t.npy", npy_of_shape(f"({10**30}, 0)"), "damaged: its header says that its shape is"),
     ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is not U"),
     ("t.npz", npz_of_text(0xD800), "the array 'who' is damaged: it holds text that is not Uni"),
     ("t.xlsx", b"PK", "has the suffix '.xlsx'; expected a table as .csv"),

@@ -151,6 +151,7 @@ WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
         (GRID, f"{GRID}\n[cases]\na = 3", "cases.a", "got 3; expected a valid dictionary"),
         (GRID, f"{GRID}\n[cases.a.parameters]\ngama = 1.0", "cases.a.parameters.gama", "unknown"),
         (GRID, f"{GRID}\n[cases.a.grid]\nwidth = [1.0, 'x']", "cases.a.grid.width", "got 'x'"),
+        (GRID, f"{GRID}\n[quick]\nparam = {{}}", "quick.param", "unknown key; did you mean 'param"),
         (GRID, f"{GRID}\n[quick.parameters]\nwidht = 1.0", "quick: parameters.widht", "unknown"),
     ],
 )  # fmt: skip
