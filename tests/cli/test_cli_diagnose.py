@@ -305,9 +305,15 @@ PRICE = ("t.csv", "--target", "price")
         ((*PRICE, "--kernel", "no_such:net"), "the network 'no_such:net' cannot be imported"),
         ((*PRICE, "--lr", "fast"), "--lr is 'fast'; expected auto or a number"),
         ((*PRICE, "--width", "0"), "--width is 0; expected a positive"),
-        ((*PRICE, "--max-memory", "lots"), "--max-memory is 'lots'; expected an amount such"),
+        (
+            (*PRICE, "--max-memory", "lots"),
+            "--max-memory is 'lots'; expected an amount such",
+        ),
         ((*PRICE, "--features", "1"), "--features is 1; expected a whole number, 2 or more"),
-        ((*PRICE, "--batch-size", "4"), "--batch-size is 4, .*--reduction mean .*--reduction sum"),
+        (
+            (*PRICE, "--batch-size", "4"),
+            "--batch-size is 4, .*--reduction mean .*--reduction sum",
+        ),
         ((*PRICE, "--group-as-feature"), "--group-as-feature is set without a group; name it"),
         ((*PRICE, "--column", "c", "--drop", "c"), "'c' is dropped and also used"),
         ((*PRICE, "--column", "price"), "'price' is chosen .*--column.* target or time"),

@@ -100,7 +100,12 @@ LEAKS = TABLE.with_columns(pl.col("y").alias("y too")).drop("b")
 SAID = {
     "missing": (TABLE, {}, 'with impute="mean"', "with --impute mean"),
     "drop": (TABLE, {}, "leave the columns out", "columns out (--drop)"),
-    "leak": (LEAKS, {}, "function of it); leave it out, or", "(--drop 'y too'), or"),
+    "leak": (
+        LEAKS,
+        {},
+        "function of it); leave it out, or",
+        "(--drop 'y too'), or",
+    ),
     "allowed": (LEAKS, {}, "accept that with allow_leak=True", "accept that with --allow-leak"),
     "lags": (TABLE.select("y"), {}, "values: lags=3 takes", "values: --lags 3 takes"),
     "few lags": (TABLE, {"lags": 40}, "lags is 40 and the", "--lags is 40 and the"),

@@ -198,7 +198,12 @@ def problem(classes, seed=0):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_uncorrected_it_is_torch_sgd_on_cross_entropy(classes):
     X, y = problem(classes)
-    options = {"lr": 0.02, "batch_size": 7, "momentum": 0.6, "reduction": "mean"}
+    options = {
+        "lr": 0.02,
+        "batch_size": 7,
+        "momentum": 0.6,
+        "reduction": "mean",
+    }
     model = rt.OnlineKernelClassifier("linear", loss=CE, **options).fit(X, y)
     run = simulation.train(X, np.eye(classes)[y], rt.SGD(**options), loss=CE)
     assert_same(model.predict_proba(X), softmax(X @ run.weights, axis=1))

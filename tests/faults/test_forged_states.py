@@ -152,9 +152,11 @@ BEYOND = {
         ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most 1e[+]100 with loss='cross-"),
         ("options.gamma", 5e-324, "gamma = 4.94066e-324 is too small beside the kernel for Newton"),
     ],
-    "CorrectionTracker, entropy": [("options.gamma", 1e308, "gamma is 1e[+]308; expected at most")],
+    "CorrectionTracker, entropy": [
+        ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most"),
+    ],
     "ShiftTracker": [
-        ("learner.batch_size", 2**70, "batch_size is 1180591620717411303424; expected 1 or more")
+        ("learner.batch_size", 2**70, "batch_size is 1180591620717411303424; expected 1 or more"),
     ],
     "ClosedLoopCorrector": [
         ("state.replay.offered", 2**70, "offered is 1180591620717411303424, but 3 .* at most"),

@@ -33,7 +33,10 @@ from support.corrected_training import (
 )
 
 L = pytest.importorskip("lightning")
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging  # noqa: E402
+from lightning.pytorch.callbacks import (  # noqa: E402
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 
 from retarget.integrations.lightning import TangentModule, TargetCorrectionCallback  # noqa: E402

@@ -74,7 +74,9 @@ def test_gram_matrices_are_symmetric_to_the_last_bit(seed, n, width):
     assert K.max() <= 1.0
 
 
-def test_one_feature_may_be_flat_images_are_long_vectors_and_far_samples_keep_their_digits(samples):
+def test_one_feature_may_be_flat_images_are_long_vectors_and_far_samples_keep_their_digits(
+    samples,
+):
     near = rt.RBF(1.3)(*samples)
     far = rt.RBF(1.3)(samples[0] + 1e6, samples[1] + 1e6)
     assert np.abs(near - far).max() < 1e-8

@@ -115,7 +115,11 @@ TOO_FAST = "its learning rate, 0.05, is probably too high for this network: try 
 @pytest.mark.parametrize(
     ("methods", "lr", "message"),
     [
-        ([lab.EWC(1e300), lab.CumulativeReplay()], 1e40, r"[01], with EWC \+ CumulativeRep.*; "),
+        (
+            [lab.EWC(1e300), lab.CumulativeReplay()],
+            1e40,
+            r"[01], with EWC \+ CumulativeRep.*; ",
+        ),
         ([lab.LabelSmoothing(), lab.DER(3, beta=1.0)], 1e40, r"with LabelSmoothing \+ DER\+\+; "),
         (Late(), 0.1, "step 1 of epoch 2 of task 1, with Late"),
         ([lab.Corrected(100.0, 4), Late()], 1e-6, rf"with Corrected \+ Late; {FAR_TARGETS}"),

@@ -69,7 +69,12 @@ def write_made_cifar10(folder, form="binary", **sizes):
         (folder / name).write_bytes(content)
     pixels, labels = zip(*batches, strict=True)
     images = [part.reshape(-1, 3, 32, 32) for part in pixels]
-    return [np.concatenate(images[:5]), np.concatenate(labels[:5]), images[5], labels[5]]
+    return [
+        np.concatenate(images[:5]),
+        np.concatenate(labels[:5]),
+        images[5],
+        labels[5],
+    ]
 
 
 def write_images(folder, per_class=2, seed=0):

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from retarget.errors import DivergedError, DivergenceWarning, UnreachableTargetsError
+from retarget.errors import (
+    DivergedError,
+    DivergenceWarning,
+    UnreachableTargetsError,
+)
 from retarget.theory import epochs as module
 from retarget.theory.stability import largest_stable_lr
 from support.oracles import literal

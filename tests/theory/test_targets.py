@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from retarget.errors import UnreachableTargetsError
+from retarget.errors import (
+    UnreachableTargetsError,
+)
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (

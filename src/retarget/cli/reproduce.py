@@ -56,7 +56,9 @@ def reproduce(
     change: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Set a parameter to another value; may be repeated."
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set a parameter to another value; may be repeated.",
         ),
     ] = None,
     data_dir: Annotated[
@@ -101,7 +103,11 @@ def reproduce(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the runs, and which of them are done.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only list the runs, and which of them are done.",
+        ),
     ] = False,
 ) -> None:
     """Computes experiments and draws their figures; without a figure, lists them."""

@@ -37,7 +37,8 @@ class StreamOptions:
         list[str] | None, column_option("COL", "The column to learn; may be repeated.")
     ] = None
     time: Annotated[
-        str | None, column_option("COL", "Column to sort the rows by. It is not used as a feature.")
+        str | None,
+        column_option("COL", "Column to sort the rows by. It is not used as a feature."),
     ] = None
     group: Annotated[
         str | None,

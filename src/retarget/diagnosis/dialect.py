@@ -12,7 +12,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-ARGUMENTS = {"target": "Y", "predictions": "model['before']", "predictions_after": "model['after']"}
+ARGUMENTS = {
+    "target": "Y",
+    "predictions": "model['before']",
+    "predictions_after": "model['after']",
+}
 # Python has no option for the kind of the targets: their type says it.
 CONVERTED = {"regression": "Y.astype(float)", "classification": "Y.astype(str)"}
 NEGATED = {"standardize": "--as-they-are"}  # for False

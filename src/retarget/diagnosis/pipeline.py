@@ -13,10 +13,19 @@ from torch import Tensor
 
 from retarget.diagnosis.answers import Estimate, Evaluation, HoldOut, Metric
 from retarget.diagnosis.measure.along import errors_along
-from retarget.diagnosis.measure.approximation import Opened, measure_approximation, open_kernel
+from retarget.diagnosis.measure.approximation import (
+    Opened,
+    measure_approximation,
+    open_kernel,
+)
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.bootstrap import ratio
-from retarget.diagnosis.measure.choose import choose_block, choose_gamma, choose_kernel, choose_rate
+from retarget.diagnosis.measure.choose import (
+    choose_block,
+    choose_gamma,
+    choose_kernel,
+    choose_rate,
+)
 from retarget.diagnosis.measure.compare import (
     compare,
     held_out_predictions,

@@ -32,11 +32,22 @@ from retarget.learners import SGD
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching
 from retarget.theory.dual import DualLearner, Window, carry_over
-from retarget.theory.iterative import FirstBlock, Parts, check_correction, equal_blocks, settled
+from retarget.theory.iterative import (
+    FirstBlock,
+    Parts,
+    check_correction,
+    equal_blocks,
+    settled,
+)
 from retarget.theory.offline.aims import newest_coefficients
 from retarget.theory.response import remaining_start, require_lasting_start, step_response
 from retarget.theory.settling import Settling
-from retarget.theory.stability import FAR_BEYOND, blown_up, require_converging, warn_of_divergence
+from retarget.theory.stability import (
+    FAR_BEYOND,
+    blown_up,
+    require_converging,
+    warn_of_divergence,
+)
 
 CPU = torch.device("cpu")
 
@@ -326,7 +337,10 @@ class TiledLearning:
     """
 
     def __init__(
-        self, problem: TiledProblem, learner: SGD, lesson: Callable[[int, Delayed, Start], Delayed]
+        self,
+        problem: TiledProblem,
+        learner: SGD,
+        lesson: Callable[[int, Delayed, Start], Delayed],
     ) -> None:
         n, parts = len(problem.Y), 2 if learner.has_memory else 1
         learner.rates(n)  # raises for a schedule of the wrong length before any work is done

@@ -26,7 +26,13 @@ from dask.base import persist
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
-from retarget.arrays import as_stream_targets, as_tensor, give_back, require_finite, require_float
+from retarget.arrays import (
+    as_stream_targets,
+    as_tensor,
+    give_back,
+    require_finite,
+    require_float,
+)
 from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.theory.cholesky import (

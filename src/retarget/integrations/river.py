@@ -353,7 +353,10 @@ def _described(model: Any) -> tuple[Linear | Features, SGD]:
         (loss is not optim.losses.Squared, f"its loss is {loss.__name__}"),
         (not steady, "a rate changes with time"),
         (model.l1 != 0 or model.l2 != 0, "it has a penalty (l1 or l2)"),
-        (model.clip_gradient < NO_CLIPPING, f"it clips gradients at {model.clip_gradient:g}"),
+        (
+            model.clip_gradient < NO_CLIPPING,
+            f"it clips gradients at {model.clip_gradient:g}",
+        ),
         (
             initializer is not optim.initializers.Zeros,
             f"its weights start from {initializer.__name__}",

@@ -4,7 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retarget.lab.history import History, average_accuracy, backward_transfer, forgetting
+    from retarget.lab.history import (
+        History,
+        average_accuracy,
+        backward_transfer,
+        forgetting,
+    )
     from retarget.lab.methods import Batch, LabelSmoothing, Method, Vanilla
     from retarget.lab.methods.corrected import Corrected, Led
     from retarget.lab.methods.ewc import EWC

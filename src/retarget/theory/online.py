@@ -78,7 +78,13 @@ def offline_coefficients(
 
 @torch.no_grad()
 def online_coefficients(
-    K: ArrayT, Y: Any, learner: SGD, *, initial: Any = None, loss: Loss = "squared", epochs: int = 1
+    K: ArrayT,
+    Y: Any,
+    learner: SGD,
+    *,
+    initial: Any = None,
+    loss: Loss = "squared",
+    epochs: int = 1,
 ) -> ArrayT:
     r"""Dual coefficients of the function learned in one online pass, or in several.
 

@@ -269,7 +269,8 @@ def warn_of_divergence(
 def _warn(what: str, learner: SGD, limit: float) -> None:
     lr = learner.lr if isinstance(learner.lr, float) else max(learner.lr)
     warn_caller(
-        f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable", DivergenceWarning
+        f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable",
+        DivergenceWarning,
     )
 
 

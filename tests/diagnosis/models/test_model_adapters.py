@@ -72,7 +72,8 @@ def test_a_classifier_gets_names_and_knows_all_of_them_from_the_start(model):
 
 
 @pytest.mark.parametrize(
-    ("kind", "stream"), [(SGDClassifier, CLASSES), (Perceptron, CLASSES), (SGDRegressor, NUMBERS)]
+    ("kind", "stream"),
+    [(SGDClassifier, CLASSES), (Perceptron, CLASSES), (SGDRegressor, NUMBERS)],
 )
 def test_many_steps_in_one_call_are_the_same_steps(kind, stream):
     model, done = opened(kind(), stream), []

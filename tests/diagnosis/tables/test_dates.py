@@ -87,12 +87,21 @@ EXPECTED = "expected dates such as 2000-01-31, .* or numbers"
     [
         (NEITHER, "such as '03/04/2000' .row 1., and no number above 12 tells whether the day or"),
         ([None, "1.2.2000 13:45"], r"such as '1.2.2000 13:45' .row 2.,.* as 2000-01-31"),
-        (["13/04/2000", None, "04/13/2000"], "'13/04/2000' in row 1 has the day first, '04/13"),
+        (
+            ["13/04/2000", None, "04/13/2000"],
+            "'13/04/2000' in row 1 has the day first, '04/13",
+        ),
         (["04/13/2000", "13/04/2000"], "'13/04/2000' in row 2 has the day first, '04/13/2000' in"),
-        (["2000-01-01", "2000/01/02"], "'2000-01-01' in row 1 and '2000/01/02' in row 2; write"),
+        (
+            ["2000-01-01", "2000/01/02"],
+            "'2000-01-01' in row 1 and '2000/01/02' in row 2; write",
+        ),
         ([None, "1 Jan 2000", "Jan 2 2000"], "'1 Jan 2000' in row 2 and 'Jan 2 2000' in row 3"),
         (["2000-01", "2000-01-02"], "'2000-01' in row 1 and '2000-01-02' in row 2"),
-        (["2000-01-01", "2000-01-01 10:00+02:00"], "and '2000-01-01 10:00.02:00' in row 2"),
+        (
+            ["2000-01-01", "2000-01-01 10:00+02:00"],
+            "and '2000-01-01 10:00.02:00' in row 2",
+        ),
     ],
 )
 def test_dates_that_are_not_clear_are_an_error_for_times_and_features(texts, message):

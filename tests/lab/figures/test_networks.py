@@ -21,7 +21,10 @@ from retarget.lab.data.fetch import data_folder
 from retarget.lab.figures import cifar10, core50, networks
 from retarget.lab.figures.over_seeds import mean_and_error, mean_and_sem
 from retarget.lab.figures.training import methods_of, train_networks, trained_together
-from retarget.lab.reader import load_experiment, parse_changes
+from retarget.lab.reader import (
+    load_experiment,
+    parse_changes,
+)
 from retarget.lab.runs.run import run_experiment
 from support.core50_backbone import made
 

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retarget.diagnosis.answers import DIVERGED, UNKNOWN, Estimate, ModelScore, ModelWay, Question
+from retarget.diagnosis.answers import (
+    DIVERGED,
+    UNKNOWN,
+    Estimate,
+    ModelScore,
+    ModelWay,
+    Question,
+)
 from retarget.diagnosis.measure.bootstrap import (
     Bootstrap,
     Resamples,

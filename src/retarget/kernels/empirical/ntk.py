@@ -32,7 +32,12 @@ from retarget.kernels.empirical.plan import (
 )
 from retarget.kernels.empirical.private import undisturbed
 from retarget.kernels.empirical.recording import Network
-from retarget.kernels.empirical.terms import Factors, Layout, MoreLivePositionsError, tensor_cores
+from retarget.kernels.empirical.terms import (
+    Factors,
+    Layout,
+    MoreLivePositionsError,
+    tensor_cores,
+)
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import (

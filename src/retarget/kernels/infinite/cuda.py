@@ -15,7 +15,13 @@ from torch.nn.functional import pad
 
 from retarget.arrays import free_memory
 from retarget.kernels.infinite.plan import Indices, InfinitePlan, PairMap, Stage
-from retarget.kernels.infinite.torch import TENSORS_ALIVE, Report, in_tiles, measure, pairs_at_once
+from retarget.kernels.infinite.torch import (
+    TENSORS_ALIVE,
+    Report,
+    in_tiles,
+    measure,
+    pairs_at_once,
+)
 
 Maps = tuple[PairMap, PairMap]
 

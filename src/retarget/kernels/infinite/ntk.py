@@ -111,7 +111,11 @@ class InfiniteNTK(Kernel):
 
     def to_dict(self) -> dict[str, Any]:
         """The kernel as plain values; `of` is what the constructor calls `kind`."""
-        return {"kind": "InfiniteNTK", "of": self.kind, "layers": layers_to_dicts(self._layers)}
+        return {
+            "kind": "InfiniteNTK",
+            "of": self.kind,
+            "layers": layers_to_dicts(self._layers),
+        }
 
     @classmethod
     def from_dict(cls, of: str, layers: list[dict[str, Any]]) -> "InfiniteNTK":

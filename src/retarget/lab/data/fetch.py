@@ -123,7 +123,10 @@ MNIST = DataSet(
     ),
 )
 
-CIFAR10_MIRRORS = ("https://www.cs.toronto.edu/~kriz/", "https://dataset.bj.bcebos.com/cifar/")
+CIFAR10_MIRRORS = (
+    "https://www.cs.toronto.edu/~kriz/",
+    "https://dataset.bj.bcebos.com/cifar/",
+)
 
 
 def _batches(folder: str, suffix: str, *files: SizeAndSum) -> tuple[StoredFile, ...]:

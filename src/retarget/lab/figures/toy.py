@@ -13,8 +13,19 @@ from rich.console import RenderableType
 
 from retarget.kernels import RBF, Features
 from retarget.lab.data.toy import GRID, WIDTH, toy_curve
-from retarget.lab.experiment import Config, Count, Counts, Positive, Positives
-from retarget.lab.figures.over_seeds import family_in_rows, legend_below, letter, sweep_styles
+from retarget.lab.experiment import (
+    Config,
+    Count,
+    Counts,
+    Positive,
+    Positives,
+)
+from retarget.lab.figures.over_seeds import (
+    family_in_rows,
+    legend_below,
+    letter,
+    sweep_styles,
+)
 from retarget.lab.runs.store import labeled
 from retarget.learners import COLORS, SGD
 from retarget.streaming.trackers import ShiftTracker

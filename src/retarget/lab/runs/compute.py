@@ -61,7 +61,11 @@ def compute_group(group: RunGroup, elsewhere: bool = False) -> Ending:
     """
     clock = time.perf_counter()
     try:
-        with threadpool_limits(1), torch_threads(1), warnings.catch_warnings(record=True) as caught:
+        with (
+            threadpool_limits(1),
+            torch_threads(1),
+            warnings.catch_warnings(record=True) as caught,
+        ):
             warnings.simplefilter("default")
             # sweeps include rates that are too high, which the figure shows
             warnings.simplefilter("ignore", DivergenceWarning)
