@@ -205,24 +205,3 @@ def test_adam_and_schedules_are_described_by_their_settings_whatever_steps_were_
 def test_a_group_without_parameters_does_not_count():
     groups = [{"params": [], "weight_decay": 0.3, "lr": 0.7}, {"params": weights(2), "lr": 0.2}]
     assert described_optimizer(torch.optim.SGD(groups), 1, "sum") == (rt.SGD(0.2), False)
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: torch.optim.Adagrad(weights(2)), InvalidTypeError, "a Adagrad; expected torch's"),
-        (
-            lambda: torch.optim.Adam(weights(2), maximize=True),
-            InvalidInputError,
-            "group 0 maximize is set",
-        ),
-        (
-            lambda: torch.optim.AdamW([{"params": weights(2)}, {"params": weights(3), "lr": 0.5}]),
-            InvalidInputError,
-            "group 1 lr . weight_decay is 0.005, but 1e-05 in group 0",
-        ),
-    ],
-)
-def test_optimizers_that_no_learner_describes(make, error, message):
-    with pytest.raises(error, match=message):
-        described_optimizer(make(), 1, "sum")

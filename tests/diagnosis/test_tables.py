@@ -104,20 +104,13 @@ def test_json_has_no_nan(real):
     (answer,) = found["answers"]
     assert answer["scores"][1]["error"] == real.scores[1].error._asdict()
     assert (answer["scores"][1]["accuracy"] is None) == (real.stream.kind == "regression")
-    assert found["learner"]["batch_size"] == 1
     assert answer["gap_closed"]["iterative"] == {"value": None, "low": None, "high": None}
-    assert answer["excess"] == real.answers[0].excess._asdict()
     assert found["stability"] == {"largest_lr": None, "non_normality": None}
     assert found["approximation"]["shift_error"] is None
-    assert found["approximation"]["features"] == 64
     assert found["lr"]["tried"] == real.lr.tried.to_dicts()
-    assert answer["trials"][0]["change"] == real.answers[0].trials[0].change
-    assert found["groups"]["names"] == list(real.groups.names)
     assert found["groups"]["pull"] == real.groups.pull.tolist()
     assert found["shift"]["rows_changed"] == real.changed.sum()
     assert found["shift"]["largest_size"] == pytest.approx(real.shift_size.max())
-    assert len(found["most_distorted"]) == 10
-    assert found["verdict"]["recommendations"] == list(diagnosis.verdict.recommendations)
 
 
 def shown(diagnosis, compared=()):

@@ -19,16 +19,6 @@ def three_wines(seed=0):
     return rng.normal(size=(178, 6)) + 2.5 * rng.normal(size=(3, 6))[label], LETTERS[label]
 
 
-def test_sorted_by_class():
-    found = rt.diagnose(*three_wines())
-    whole, coming = found.answers
-    assert (whole.rows, coming.rows) == (30, 30)
-    assert found.verdict.kind == "forgotten"
-    assert whole.score("online").accuracy.value < 0.7 < whole.score("offline").accuracy.value
-    assert coming.score("online").accuracy.value == 1
-    assert any("If rows like the old ones" in text for text in found.verdict.recommendations)
-
-
 def test_sorted_by_its_target():
     """As statsmodels' `fair` is, sorted: the last rows are the largest."""
     rng = np.random.default_rng(1)
@@ -102,14 +92,6 @@ def test_too_few_rows(rows):
     (advice,) = found.verdict.recommendations
     assert advice.startswith("Collect more rows")
     assert len(labels) == 178
-
-
-def test_fewer_than_four_rows_can_only_be_scored_on_the_way():
-    X, _ = three_wines()
-    with pytest.raises(rt.errors.InvalidInputError, match="evaluation=.progressive"):
-        rt.diagnose(X[:3], X[:3, 0])
-    found = rt.diagnose(X[:3], X[:3, 0], evaluation="progressive", allow_leak=True)
-    assert [one.question for one in found.answers] == ["progressive"]
 
 
 def test_a_shuffled_stream_is_fine():

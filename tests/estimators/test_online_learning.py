@@ -45,21 +45,6 @@ def make_data(n=43, d=3, outputs=None, seed=0):
     return X, Y if outputs else Y[:, 0], rng.normal(size=(7, d))
 
 
-def kernel_sgd(K, K_query, Y, learner):
-    """Kernel SGD as it is written down: a function as a sum over samples, step after step."""
-    a, velocity = np.zeros_like(Y), np.zeros_like(Y)
-    rates = learner.rates(len(Y))
-    for step, start in enumerate(range(0, len(Y), learner.batch_size)):
-        batch = slice(start, start + learner.batch_size)
-        errors = K[batch] @ a - Y[batch]
-        gradient = learner.weight_decay * a
-        gradient[batch] += errors / (len(errors) if learner.reduction == "mean" else 1)
-        velocity = learner.momentum * velocity + gradient
-        nesterov = gradient + learner.momentum * velocity
-        a = a - rates[step] * (nesterov if learner.nesterov else velocity)
-    return K_query @ a
-
-
 @pytest.mark.parametrize("outputs", [None, 2])
 @pytest.mark.parametrize("options", LEARNERS, ids=str)
 def test_every_correction_is_kernel_sgd_on_its_targets_step_by_step(options, outputs):
@@ -71,20 +56,11 @@ def test_every_correction_is_kernel_sgd_on_its_targets_step_by_step(options, out
         given = {"width": 1.1, "gamma": 0.4, "correction": correction} | blocks | options
         model = rt.OnlineKernelRegressor(**given).fit(X, Y)
         targets[correction] = model.targets_
-        expected = kernel_sgd(kernel(X), kernel(queries, X), model.targets_, learner)
+        expected = kernel(queries, X) @ literal.kernel_sgd(kernel(X), model.targets_, learner)[0]
         assert_same(model.predict(queries), expected, tolerance)
         assert model.predict(queries).shape == queries.shape[:1] + Y.shape[1:]
     np.testing.assert_array_equal(targets["none"], Y)
     assert_same(targets["iterative"], rt.iterative_targets(kernel(X), Y, learner, 0.4, **blocks))
-
-
-@pytest.mark.parametrize("options", LEARNERS, ids=str)
-def test_uncorrected_and_linear_is_torch_sgd(options):
-    X, Y, queries = make_data(outputs=2)
-    X, queries = X / 3, queries / 3
-    model = rt.OnlineKernelRegressor("linear", **options).fit(X, Y)
-    weights = simulation.train(X, Y, rt.SGD(**options)).weights
-    assert_same(model.predict(queries), queries @ weights, 1e-12)
 
 
 @given(problem=problems(), gamma=gammas)
@@ -118,25 +94,6 @@ def test_exactly_corrected_is_kernel_ridge(ours, theirs, gamma, outputs):
     assert_same(model.predict(queries), ridge.predict(queries))
     assert_same(model.dual_coef_, ridge.dual_coef_)
     assert_same(model.effective_targets(), Y + 5)
-
-
-def test_iterative_against_the_printed_proposition():
-    X, Y, queries = make_data(outputs=2)
-    model = rt.OnlineKernelRegressor(
-        width=1.1,
-        lr=0.2,
-        gamma=0.4,
-        correction="iterative",
-        batch_size=2,
-        reduction="sum",
-        block_size=6,
-        ridge=0.1,
-    ).fit(X, Y)
-    K = rt.RBF(1.1)(X)
-    targets = literal.iterative(Y, K, 0.2, 0.4, block=6, ridge=0.1, batch=2)
-    assert_same(model.targets_, targets)
-    expected = literal.f_on(targets, K, rt.RBF(1.1)(X, queries), 0.2, batch=2)
-    assert_same(model.predict(queries), expected)
 
 
 def test_an_open_block_size_is_the_least_multiple_of_the_batch_from_64_on():

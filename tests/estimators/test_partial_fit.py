@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import retarget as rt
 from retarget import arrays
-from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, StreamTooLargeError
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from support.problems import assert_same, make_stream, panel_sizes, panels_of, plain_learners
 
 CORRECTIONS = ["none", "exact", "iterative"]
@@ -239,12 +239,3 @@ def test_a_stream_beyond_memory_is_refused_beforehand(correction, monkeypatch):
         assert len(model.X_fit_) == 60
         with pytest.raises(StreamTooLargeError, match="the factor of 60 samples needs about"):
             model.fit(X, Y)
-
-
-def test_a_rate_that_is_too_high_is_an_error_with_advice():
-    stream = make_stream(400, 1, seed=0)
-    X, Y = 30 * stream.features, stream.Y
-    with pytest.raises(DivergedError, match="it would be stable") as info:
-        rt.OnlineKernelRegressor("linear", lr=1.0).fit(X, Y)
-    rt.OnlineKernelRegressor("linear", lr=0.9 * info.value.largest_stable_lr).fit(X, Y)
-    rt.OnlineKernelRegressor("linear").fit(X, Y)

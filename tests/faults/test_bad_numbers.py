@@ -1,11 +1,9 @@
 """NaN and infinity in the middle of a stream: refused by row, and the stream goes on without."""
 
 import numpy as np
-import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.errors import InvalidInputError
 from retarget.networks.corrector import NetworkCorrector
 from support.lab_problems import mlp
 
@@ -59,27 +57,3 @@ def test_a_stream_goes_on_as_if_the_bad_portions_had_not_been(kind, place):
         with pytest.raises(ValueError, match=told):
             feed(one, bad["X"], bad["Y"])
         np.testing.assert_array_equal(feed(one, X[rows], Y[rows]), feed(other, X[rows], Y[rows]))
-
-
-@pytest.mark.parametrize("value", BAD)
-def test_a_diagnosis_names_the_column(value):
-    bad = stream()[0]
-    bad[17, 1] = value
-    with pytest.raises(InvalidInputError, match="infinite: 'x1' 1"):
-        rt.diagnose(bad, stream()[1], lr=0.1, gamma=1.0)
-    told = "'y1' (in 1; the first is row 18|is infinite in 1 rows)"
-    with pytest.raises(InvalidInputError, match=told):
-        rt.diagnose(stream()[1], bad[:, :2], lr=0.1, gamma=1.0)
-
-
-def test_cells_of_a_file_that_are_not_finite_are_named(command, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    X, _ = stream()
-    table = pl.DataFrame({"a": X[:, 0], "y": X[:, 1]}).write_csv().splitlines()
-    table[18:21] = ["inf,0.5", "-inf,0.5", "1e999,0.5"]
-    (tmp_path / "t.csv").write_text("\n".join(table) + "\n")
-    code, shown = command("diagnose", "t.csv", "--target", "y")
-    assert code == 2
-    assert "Traceback" not in shown
-    assert "values are missing or infinite: 'a' 3 (of 30 rows)" in shown
-    assert not (tmp_path / "results").exists()

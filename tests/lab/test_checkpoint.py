@@ -1,13 +1,8 @@
 """A run that is interrupted goes on from its checkpoint, and ends as if nothing had happened."""
 
 import contextlib
-import os
 import random
-import resource
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,22 +158,6 @@ def test_a_finished_run_is_there_at_once(tmp_path, monkeypatch):
     assert_same_run(train(make, str(path)), expected)
 
 
-@pytest.mark.slow
-def test_killed_at_any_moment(tmp_path):
-    program = Path(__file__).parent.parent / "support" / "killed_training.py"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, program, tmp_path],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    kills, checkpoints = (int(part.split()[0]) for part in done.stdout.split(", ")[:2])
-    assert kills >= checkpoints > 2  # that it really went on from
-
-
 # A file that is no checkpoint of this run
 
 
@@ -299,19 +278,6 @@ def test_a_damaged_checkpoint_is_set_aside_and_made_again(interrupted):
     assert [warning.filename for warning in caught] == [__file__]  # whoever called train
     assert interrupted.with_name("run.safetensors.damaged").read_bytes() == damaged
     read_state(interrupted)  # made again
-
-
-def test_a_full_disk(interrupted):
-    before, limits = interrupted.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as caught:
-            train(METHODS["DER"], interrupted)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert caught.value.filename == str(interrupted)
-    assert interrupted.read_bytes() == before
-    assert list(interrupted.parent.iterdir()) == [interrupted]
 
 
 def test_a_run_that_diverges_does_so_again(tmp_path):

@@ -15,6 +15,7 @@ import retarget as rt
 from retarget import lab
 from retarget.errors import InvalidInputError
 from retarget.networks.trials import CANDIDATES, Trial, held_out_rows
+from support.corrected_training import pass_over, row_losses
 from support.lab_problems import mlp, stream
 from support.problems import assert_same
 from support.streaming_objects import CE, saved
@@ -35,33 +36,6 @@ def clouds(task, n=42, classes=3, dtype=torch.float64):
     centers = torch.from_numpy(np.random.default_rng(9).normal(size=(classes, 5)))
     X = 2 * centers[y] + torch.from_numpy(random.normal(size=(n, 5)))
     return X.to(dtype), functional.one_hot(y, classes).to(dtype)
-
-
-def loss_of(network, X, Y, loss):
-    """The loss of each row."""
-    if loss == CE and Y.shape[1] == 1:
-        return functional.binary_cross_entropy_with_logits(network(X), Y, reduction="none")[:, 0]
-    if loss == CE:
-        return -(Y * network(X).log_softmax(1)).sum(1)
-    return 0.5 * ((network(X) - Y) ** 2).sum(1)
-
-
-def train(network, X, Z, learner, loss, first_step=0, optimizer=None):
-    optimizer = optimizer or torch.optim.SGD(
-        [p for p in network.parameters() if p.requires_grad],
-        lr=1.0,
-        momentum=learner.momentum,
-        nesterov=learner.nesterov,
-        weight_decay=learner.weight_decay,
-    )
-    batches = zip(X.split(learner.batch_size), Z.split(learner.batch_size), strict=True)
-    for step, (x, z) in enumerate(batches, first_step):
-        for group in optimizer.param_groups:
-            group["lr"] = learner.rate(step)
-        optimizer.zero_grad()
-        each = loss_of(network, x, z, loss)
-        (each.mean() if learner.reduction == "mean" else each.sum()).backward()
-        optimizer.step()
 
 
 def by_hand(network, tasks, learner, loss, seed):
@@ -90,8 +64,8 @@ def by_hand(network, tasks, learner, loss, seed):
                 K, Y[before + now], shifted, gamma, BLOCK, ridge, loss=loss
             )[len(before) :]  # fmt: skip
         trained = copy.deepcopy(network)
-        train(trained, X[now], Z, learner, loss, first_step)
-        losses.append(loss_of(trained, X[tested], Y[tested], loss).detach().numpy())
+        pass_over(trained, X[now], Z, learner, loss, first_step)
+        losses.append(row_losses(trained(X[tested]), Y[tested], loss).detach().numpy())
     best = int(np.argmin(np.mean(losses, 1)))
     gain = losses[0] - losses[best]
     clear = gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain))
@@ -124,7 +98,7 @@ def test_the_choice_is_that_of_a_plain_loop(loss, whole):
             assert_same(Z, wanted[-len(Y) :])
         else:
             assert torch.equal(Z, Y)
-        train(network, X, Z, learner, loss, sum(learner.steps(42) for _ in range(t)))
+        pass_over(network, X, Z, learner, loss, sum(learner.steps(42) for _ in range(t)))
     assert any(choices)  # otherwise the test would show little
 
 
@@ -148,7 +122,7 @@ def test_nothing_is_predicted_without_a_correction():
     network, learner = mlp(1), rt.SGD(0.05, batch_size=3, reduction="sum")
     corrector = rt.NetworkCorrector(network, learner, "auto", BLOCK)
     for X, Y in (clouds(0), clouds(1)):
-        train(network, X, corrector.correct(X, Y), learner, "squared")
+        pass_over(network, X, corrector.correct(X, Y), learner)
     assert not corrector.trials[0].chosen
     X = clouds(2)[0]
     corrector.correct(X, network(X).detach())
@@ -284,13 +258,13 @@ def test_copies_are_trained_by_the_optimizer_of_the_loop():
     network, (X, Y) = mlp(1), clouds(0)
     optimizer = torch.optim.Adam(network.parameters(), 0.02)
     learner = rt.SGD(0.02, batch_size=3, reduction="sum")
-    train(network, X, Y, learner, "squared", optimizer=optimizer)
+    pass_over(network, X, Y, learner, optimizer=optimizer)
     corrector = rt.NetworkCorrector(network, learner, "auto", BLOCK, preconditioner=optimizer)
     corrector.correct(X, Y)
     held = held_out_rows([42], 0)
     rows = np.setdiff1d(np.arange(42), held)
-    train(network, X[rows], Y[rows], learner, "squared", optimizer=optimizer)
-    error = loss_of(network, X[held], Y[held], "squared").mean().item()
+    pass_over(network, X[rows], Y[rows], learner, optimizer=optimizer)
+    error = row_losses(network(X[held]), Y[held], "squared").mean().item()
     assert_same(corrector.trials[0].error, error)
     scale = {name: 1.0 for name, _ in network.named_parameters()}
     with pytest.raises(
@@ -309,8 +283,8 @@ def test_only_the_chosen_parameters_are_trained_and_a_single_output_works():
     held = held_out_rows([42], 0)
     rows = np.setdiff1d(np.arange(42), held)
     network[0].requires_grad_(False)
-    train(network, X[rows], Y[rows, 1:2], learner, CE)
-    error = loss_of(network, X[held], Y[held, 1:2], CE).mean().item()
+    pass_over(network, X[rows], Y[rows, 1:2], learner, CE)
+    error = row_losses(network(X[held]), Y[held, 1:2], CE).mean().item()
     assert_same(corrector.trials[0].error, error)
 
 
@@ -320,7 +294,7 @@ def test_saved_and_resumed(tmp_path):
     whole, tasks = make(), [clouds(task) for task in range(3)]
     for X, Y in tasks[:2]:
         Z = whole.correct(X, Y)
-        train(network, X, Z, learner, "squared")
+        pass_over(network, X, Z, learner)
     assert any(trial.chosen for trial in whole.trials[1:])
     saved(whole, tmp_path / "corrector")
     loaded = rt.NetworkCorrector.load(tmp_path / "corrector", network)
@@ -355,7 +329,7 @@ def test_a_task_without_trials_is_tried_before_its_next_epoch(tmp_path):
         rt.NetworkCorrector(network, learner, "auto", BLOCK, **options) for _ in range(2)
     )
     resumed.resume([(X, Y)], Y)
-    train(network, X, Y, learner, "squared", optimizer=optimizer)
+    pass_over(network, X, Y, learner, optimizer=optimizer)
     resumed.save(tmp_path / "corrector")
     kernel = partial(rt.EmpiricalNTK, preconditioner=optimizer)
     loaded = rt.NetworkCorrector.load(tmp_path / "corrector", network, kernel)

@@ -10,6 +10,7 @@ from torch import nn
 import retarget as rt
 from retarget.networks.closed_loop import StoredSamples, closed_loop_targets
 from retarget.state_files import read_state, write_state
+from support.corrected_training import pass_over
 from support.lab_problems import mlp
 from support.oracles.empirical_ntk import gram
 from support.problems import assert_same
@@ -66,13 +67,7 @@ def test_sgd_on_the_targets_lands_where_the_damped_solution_says(
     wanted = literal(K.numpy(), f.numpy(), F.numpy(), learner, damping, first_step)
     assert_same(Z, wanted[0])
     assert_same(expected, wanted[1])
-    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
-    for step, (x, z) in enumerate(zip(X.split(batch), Z.split(batch), strict=True)):
-        optimizer.param_groups[0]["lr"] = learner.rate(first_step + step)
-        optimizer.zero_grad()
-        losses = (network(x) - z).square().sum(1) / 2
-        (losses.sum() if reduction == "sum" else losses.mean()).backward()
-        optimizer.step()
+    pass_over(network, X, Z, learner, step=first_step)
     assert_same(network(X).detach(), wanted[1])
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, PrecisionWarning
 from retarget.state_files import read_state, write_state
+from support.corrected_training import pass_over, sgd
 from support.problems import assert_same
 from support.streaming_objects import CE
 
@@ -43,32 +43,10 @@ def linear(features, outputs, dtype=torch.float64):
     return network
 
 
-def optimizer_of(network, learner):
-    options = {name: getattr(learner, name) for name in ("momentum", "nesterov", "weight_decay")}
-    return torch.optim.SGD(network.parameters(), lr=1.0, **options)
-
-
-def train(network, optimizer, learner, steps, X, Z, loss):
-    """A plain loop over one task; returns the number of steps so far."""
-    for x, z in zip(X.split(learner.batch_size), Z.split(learner.batch_size), strict=True):
-        optimizer.param_groups[0]["lr"] = learner.rate(steps)
-        optimizer.zero_grad()
-        if loss == "squared":
-            total = 0.5 * (network(x) - z).square().sum()
-        elif z.shape[1] == 1:
-            total = functional.binary_cross_entropy_with_logits(network(x), z, reduction="sum")
-        else:
-            total = functional.cross_entropy(network(x), z, reduction="sum")
-        (total if learner.reduction == "sum" else total / len(x)).backward()
-        optimizer.step()
-        steps += 1
-    return steps
-
-
 def without_errors(network, optimizer, learner, steps, n):
     """(features, outputs) the weights after n samples without errors: momentum, decay go on."""
     twin = copy.deepcopy(network)
-    other = optimizer_of(twin, learner)
+    other = sgd(twin, learner)
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for step in range(steps, steps + learner.steps(n)):
         other.param_groups[0]["lr"] = learner.rate(step)
@@ -88,13 +66,13 @@ def by_task(features, outputs, learner, loss, gamma=0.7, dtype=torch.float64):
     """After each task: the network's weights, the nearest that it could reach, the offline ones."""
     X, Y = stream(features, outputs, loss, dtype)
     network = linear(features, outputs, dtype)
-    optimizer, steps, stop = optimizer_of(network, learner), 0, 0
+    optimizer, steps, stop = sgd(network, learner), 0, 0
     corrector = rt.NetworkCorrector(network, learner, gamma, 20, kind="exact", loss=loss)
     for size in SIZES:
         task, stop = slice(stop, stop + size), stop + size
         f = without_errors(network, optimizer, learner, steps, size).double()
         Z = corrector.correct(X[task], Y[task])
-        steps = train(network, optimizer, learner, steps, X[task], Z, loss)
+        steps = pass_over(network, X[task], Z, learner, loss, steps, optimizer)
         wanted = offline(X[:stop].double(), Y[:stop].double(), gamma, loss)
         directions = torch.linalg.svd(X[task].double(), full_matrices=False)[2]
         nearest = f + directions.mT @ directions @ (wanted - f)

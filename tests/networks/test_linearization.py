@@ -10,6 +10,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs
+from support.corrected_training import pass_over
 
 LEARNER = rt.SGD(0.002, batch_size=4, reduction="sum")
 
@@ -22,14 +23,6 @@ def relu_net(width):
 def curves():
     X = np.random.default_rng(1).normal(size=(48, 6))
     return torch.tensor(X), torch.tensor(np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1))
-
-
-def train(module, X, Z):
-    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNER.lr)
-    for x, z in zip(X.split(4), Z.split(4), strict=True):
-        optimizer.zero_grad()
-        ((module(x) - z).square().sum() / 2).backward()
-        optimizer.step()
 
 
 def closed_loop(module, gamma):
@@ -50,7 +43,7 @@ def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(made):
             block = X[:8].clone()  # one array for all blocks, as a loader may have
             for x, y in zip(X.split(8), far * torch.stack(Y.split(8)), strict=True):
                 block.copy_(x)
-                train(module, x, corrector.correct(block, y))
+                pass_over(module, x, corrector.correct(block, y), LEARNER)
             block.zero_()
             corrector.correct(X[:8], far * Y[:8])
         if width == 2048:
@@ -140,14 +133,8 @@ def test_a_linear_network_with_weight_decay_is_where_it_should_be():
     torch.manual_seed(1)
     module, (X, Y) = nn.Linear(6, 2).double(), curves()
     corrector = rt.NetworkCorrector(module, DECAYING, 3.0, 6)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1.0, weight_decay=0.7)
-    rates = iter(DECAYING.lr)
+    step = 0
     for task in (slice(0, 24), slice(24, 48)):
         corrector.learner = replace(DECAYING, lr=DECAYING.lr[: task.stop // 3])
-        Z = corrector.correct(X[task], Y[task])
-        for x, z in zip(X[task].split(3), Z.split(3), strict=True):
-            optimizer.param_groups[0]["lr"] = next(rates)
-            optimizer.zero_grad()
-            ((module(x) - z).square().sum() / 2 / len(x)).backward()
-            optimizer.step()
+        step = pass_over(module, X[task], corrector.correct(X[task], Y[task]), DECAYING, step=step)
     assert 0 < corrector.linearization_error < 1e-8

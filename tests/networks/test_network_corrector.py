@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import (
@@ -20,6 +19,7 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from retarget.networks.corrector import NetworkCorrector
+from support.corrected_training import pass_over
 from support.lab_problems import mlp
 from support.oracles import literal
 from support.oracles.empirical_ntk import gram
@@ -179,21 +179,6 @@ def features(n, seed, dimension=40):
     rng = np.random.default_rng(seed)
     X = torch.tensor(rng.normal(size=(n, dimension)) / np.sqrt(dimension))
     return X, torch.tensor(rng.normal(size=(n, 2)))
-
-
-def pass_over(network, X, Z, learner, loss="squared"):
-    optimizer = torch.optim.SGD(network.parameters(), lr=learner.lr)
-    entropy = functional.cross_entropy
-    if loss == CE and Z.shape[1] == 1:
-        entropy = functional.binary_cross_entropy_with_logits
-    for x, z in zip(X.split(learner.batch_size), Z.split(learner.batch_size), strict=True):
-        optimizer.zero_grad()
-        if loss == "squared":
-            total = 0.5 * (network(x) - z).square().sum()
-        else:
-            total = entropy(network(x), z, reduction="sum")
-        (total if learner.reduction == "sum" else total / len(x)).backward()
-        optimizer.step()
 
 
 def offline(X, Y, gamma, queries):

@@ -38,12 +38,19 @@ def tasks(sizes=(48, 36), seed=0):
     return found
 
 
-def step_loss(outputs, targets, learner, loss="squared"):
-    """The loss of one step, written out."""
+def row_losses(outputs, targets, loss="squared"):
+    """The loss of each row, written out."""
     if loss == "squared":
-        each = (outputs - targets).square().sum(1) / 2
-    else:
-        each = functional.cross_entropy(outputs, targets, reduction="none")
+        return (outputs - targets).square().sum(1) / 2
+    if targets.shape[1] == 1:
+        entropy = functional.binary_cross_entropy_with_logits
+        return entropy(outputs, targets, reduction="none")[:, 0]
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def step_loss(outputs, targets, learner, loss="squared"):
+    """The loss of one step."""
+    each = row_losses(outputs, targets, loss)
     return each.mean() if learner.reduction == "mean" else each.sum()
 
 
@@ -56,6 +63,19 @@ def sgd(module, learner):
         weight_decay=learner.weight_decay,
         nesterov=learner.nesterov,
     )
+
+
+def pass_over(module, X, Z, learner, loss="squared", step=0, optimizer=None):
+    """Trains the module on targets, once, from this step on; gives the number of the next step."""
+    optimizer = optimizer or sgd(module, learner)
+    for x, z in zip(X.split(learner.batch_size), Z.split(learner.batch_size), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = learner.rate(step)
+        optimizer.zero_grad()
+        step_loss(module(x), z, learner, loss).backward()
+        optimizer.step()
+        step += 1
+    return step
 
 
 def by_hand(module, corrector, streams, *, optimizer=None, epochs=1, block=0, first_true=False):

@@ -1,5 +1,4 @@
-"""Diagnoses made by hand for the page: the arrays are the theory's on a small stream, the scores
-and the words are invented."""
+"""Diagnoses for the page: the arrays are those of a small stream, the scores and words invented."""
 
 import math
 from dataclasses import replace
@@ -7,12 +6,8 @@ from functools import cache
 
 import numpy as np
 import polars as pl
-import torch
 
-import retarget as rt
 from retarget.diagnosis.answers import UNKNOWN, Answer, Baseline, Estimate, ModelScore, Score
-from retarget.diagnosis.measure.along import errors_along
-from retarget.diagnosis.measure.groups import group_shift, partition
 from retarget.diagnosis.result import (
     Approximation,
     ChosenValue,
@@ -24,8 +19,9 @@ from retarget.diagnosis.result import (
     Verdict,
 )
 from retarget.diagnosis.stream import Stream
-from retarget.theory.stream_kernel import DenseKernel
-from support.diagnosis_options import options_for
+from support.diagnosis_options import diagnosed
+from support.prepared_streams import make_stream
+from support.real_diagnosis import weather
 
 NAN = math.nan
 HOSTILE = (
@@ -101,77 +97,26 @@ def answer_to(question, stream, worse=1.0):
     return Answer(question, rows, scores, tuple(baselines), excess, gap, closed, effect)
 
 
-def diagnosis_of(stream, questions=("whole", "next"), lr=0.5, gamma=0.1, block_size=16):
-    """What the theory finds in a stream, with invented scores."""
-    X, Y = torch.from_numpy(stream.X), torch.from_numpy(stream.Y)
-    kernel, learner = DenseKernel(rt.RBF(2.0), X, Y), rt.SGD(lr=lr)
-    K = kernel.K
-    C = rt.online_coefficients(K, Y, learner)
-    effective = rt.effective_targets(K, Y, learner, gamma).numpy()
-    errors = rt.prequential_errors(K, Y, learner).numpy()
-    now = stream.Y - (K @ C).numpy()
-    along, drift = errors_along(kernel, stream, gamma, errors, now, options_for())
-    shift = torch.from_numpy(effective) - Y
+def diagnosis_of(stream, questions=("whole", "next")):
+    """What a diagnosis finds in a stream, with invented scores."""
+    options = {"width": 2.0, "lr": 0.5, "gamma": 0.1, "block_size": 16, "ridge": 0.1}
+    found = diagnosed(stream, evaluation="progressive", **options)
     tried = pl.DataFrame({"value": [0.1, 0.5, 1.0, 4.0], "score": [3.0, 2.0, 2.5, None]})
-    return Made(
-        stream=stream,
-        answers=tuple(answer_to(q, stream, 1 + k) for k, q in enumerate(questions)),
-        metric="auto",
-        mode="exact",
-        kernel=KernelUsed("RBF", 1.0, automatic=True),
-        learner=learner,
-        block_size=block_size,
-        lr=ChosenValue(lr, True, "smallest error on each row before it was learned", tried),
-        gamma=ChosenValue(gamma, True, "smallest leave-one-out error", tried),
-        aim="all",
-        effective=effective,
-        corrected=rt.corrected_targets(K, Y, learner, gamma).numpy(),
-        iterative=rt.iterative_targets(K, Y, learner, gamma, block_size, ridge=0.1).numpy(),
-        prequential=errors,
-        density=K.mean(dim=1).numpy(),
-        hindsight=float(np.square(now * stream.target_scales).mean()),
-        changed=(effective * stream.Y < 0).any(axis=1)
-        if stream.kind == "regression"
-        else effective.argmax(axis=1) != stream.Y.argmax(axis=1),
-        along=along,
-        drift=drift,
-        groups=group_shift(kernel, stream, partition(stream), C, shift, 1),
-        stability=Stability(2.0, 12.0),
-        approximation=None,
-    )
-
-
-def weather(count, groups, **more):
-    """Two targets in units of their own, whose relation to the features drifts."""
-    rng = np.random.default_rng(1)
-    time = np.linspace(0, 1, count)
-    X = np.column_stack([np.sin(7 * time), 2 * time, rng.normal(size=count)])
-    X += rng.normal(size=(count, 3)) / 3
-    noise = rng.normal(size=(count, 2)) / 4
-    Y = np.column_stack([X[:, 0] + X[:, 1] ** 2, X[:, 2] - 3 * time]) + noise
-    Y = (Y - Y.mean(axis=0)) / Y.std(axis=0)
-    told = {
-        "target_names": ("temperature", "humidity"),
-        "target_means": np.array([21.5, 640.0]),
-        "target_scales": np.array([4.0, 125.0]),
-        "feature_names": ("season", "age", "wind"),
-        "rows": np.arange(1, count + 1),
-        "group_column": "station",
-    } | more
-    return Stream(X=X, Y=Y, kind="regression", groups=np.asarray(groups), **told)
+    invented = {
+        "answers": tuple(answer_to(q, stream, 1 + k) for k, q in enumerate(questions)),
+        "lr": ChosenValue(0.5, True, "smallest error on each row before it was learned", tried),
+        "stability": Stability(2.0, 12.0),
+    }
+    return Made(**(vars(found) | invented))
 
 
 @cache
 def regression(questions=("whole", "next")):
     """Ordered by a date, the file's last row first; three stations."""
-    stations = np.array(["north", "south", "harbour"])[
-        np.random.default_rng(2).integers(3, size=160)
-    ]
-    days = np.datetime64("2024-01-01") + np.arange(160)
-    notes = ("Filled in 3 missing values of wind by the median.",)
-    rows = np.arange(160, 0, -1)
-    stream = weather(160, stations, times=days.astype(str), notes=notes, rows=rows)
-    return diagnosis_of(stream, questions)
+    drawn = np.random.default_rng(2).integers(3, size=160)
+    table = weather(160, np.array(["north", "south", "harbour"])[drawn])
+    roles = {"time": "day", "group": "station", "impute": "median"}
+    return diagnosis_of(make_stream(table, ["temperature", "humidity"], **roles), questions)
 
 
 @cache
@@ -198,9 +143,9 @@ def classification(names=tuple(f"class {k}" for k in range(4)), rows=300):
 def many_groups(groups=30, rows=400):
     """One target, more groups than colors, many features, and a single question."""
     names = [f"device number {row * groups // rows:02d}" for row in range(rows)]
-    stream = weather(rows, names)
-    one = {name: getattr(stream, name)[..., :1] for name in ("Y", "target_means", "target_scales")}
-    stream = replace(stream, target_names=("temperature",), **one)
+    roles = {"time": "day", "group": "station", "impute": "median", "drop": "humidity"}
+    stream = make_stream(weather(rows, names), ["temperature"], **roles)
+    stream = replace(stream, rows=np.arange(1, rows + 1), times=None)
     features = tuple(f"sensor {k}" for k in range(100))
     found = diagnosis_of(stream, ("whole",))
     return replace(found, stream=replace(stream, feature_names=features))

@@ -80,15 +80,12 @@ def damaged(part, row, value):
     ("kernel", "targets", "error", "message"),
     [
         (K[:, :5], Y, InvalidInputError, r"K has shape \(9, 5\); expected \(n, n\)"),
-        (K[0], Y, InvalidInputError, r"K has shape \(9,\)"),
         (np.float64(1.0), Y, InvalidInputError, r"K has shape \(\); expected \(n, n\)"),
         (K[:0, :0], Y[:0], InvalidInputError, "K is empty"),
         (damaged(K, 4, np.nan), Y, InvalidInputError, "K holds nan in row 4; expected finite"),
         (damaged(K, 4, np.inf), Y, InvalidInputError, "K holds inf in row 4; expected finite"),
         (K + np.tril(K), Y, InvalidInputError, "K is not symmetric: entries"),
         (K.astype(int), Y, InvalidTypeError, "K has dtype int64; expected float"),
-        (K > 0, Y, InvalidTypeError, "K has dtype bool"),
-        (K.astype(complex), Y, InvalidTypeError, "K has dtype complex128"),
         (K.astype(np.longdouble), Y, InvalidTypeError, "K has dtype .*128"),
         (K.astype(str), Y, InvalidTypeError, "K has dtype <U"),
         (K, Y[:4], InvalidInputError, "Y has 4 rows, but K is 9 x 9"),
@@ -169,13 +166,10 @@ def test_numbers_of_epochs_that_have_no_meaning():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (online(initial=np.ones(9)), InvalidInputError, "initial has shape .* but Y has shape"),
         (online(initial=np.ones((9, 3))), InvalidInputError, "initial has shape .* but Y has"),
         (swept(block_size=3), InvalidInputError, "is 3; expected .* multiple .*size, 2"),
         (swept(block_size=0), InvalidInputError, "block_size is 0"),
         (swept(block_size=2.0), InvalidTypeError, "block_size is 2.0; .* whole number"),
-        (swept(block_size=True), InvalidTypeError, "block_size is True; .* whole number"),
-        (swept(block_size="2"), InvalidTypeError, "block_size is '2'; .* whole number"),
         (swept(parts="neither"), InvalidInputError, "parts is 'neither'; expected one of"),
         (
             swept(parts="online", loss="cross-entropy"),
@@ -190,7 +184,6 @@ def test_numbers_of_epochs_that_have_no_meaning():
         (terms(PAIRS, block_size=3), InvalidInputError, "block_size is 3; .* 2"),
         (terms(PAIRS, ridge=-1.0), InvalidInputError, "ridge is -1.0; expected a finite number"),
         (measured(Y[:, :1]), InvalidInputError, r"Z has shape \(9, 1\), but Y .* \(9, 2\)"),
-        (measured(Y[:8]), InvalidInputError, r"Z has shape \(8, 2\), but Y .* \(9, 2\)"),
         (measured(Y.astype(int)), InvalidTypeError, "Z has dtype int64"),
         (measured(np.nan * Y), InvalidInputError, "Z holds nan in row 0"),
         (curve(QUERY, []), InvalidInputError, r"stops are \[\]; expected increasing"),

@@ -179,26 +179,3 @@ def test_a_square_below_zero_by_rounding_is_zero():
     """The learners differ along (1, -1), where this kernel has the eigenvalue -1e-12."""
     K, y = np.array([[1.0, 1.0 + 1e-12], [1.0 + 1e-12, 1.0]]), np.array([1.0, -1.0])
     assert rt.discrepancy(K, y, y, rt.SGD(lr=0.1, batch_size=2, reduction="sum"), 1.0) == 0.0
-
-
-def test_no_shift_of_the_newest_sample_at_the_matching_rate():
-    stream = make_stream(9, 2, seed=3)
-    gamma = 0.8
-    learner = rt.SGD(lr=1 / (gamma + stream.K[-1, -1]))
-    assert_same(rt.effective_targets(stream.K, stream.Y, learner, gamma)[-1], stream.Y[-1])
-
-
-def test_small_rates_leave_the_newest_target_at_the_prediction():
-    stream = make_stream(9, 1, seed=4)
-    rate = 1e-7
-    learner = rt.SGD(lr=[0.4] * 8 + [rate])
-    prediction = stream.Y[-1] - rt.prequential_errors(stream.K, stream.Y, learner)[-1]
-    effective = rt.effective_targets(stream.K, stream.Y, learner, gamma=0.5)[-1]
-    assert np.abs(effective - prediction).max() < 10 * rate
-
-
-def test_outputs_add_up_as_squares():
-    stream = make_stream(14, 3, seed=5)
-    parts = [rt.discrepancy(stream.K, y, y, LEARNER, 0.4) for y in stream.Y.T]
-    whole = rt.discrepancy(stream.K, stream.Y, stream.Y, LEARNER, 0.4)
-    assert whole == pytest.approx(np.linalg.norm(parts), rel=1e-12)

@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from retarget.cli import console, say
-from retarget.cli import stream_options as shared
-from retarget.cli.load_stream import (
-    known_kernel,
-    learner_of,
-    load_stream,
-    model_arguments,
-    targets_of,
-)
+from retarget.cli.load_stream import diagnosis_options, load_stream
 from retarget.cli.results_folder import command_line, write_all, write_targets
 from retarget.cli.sensors import FILE, SAME_AS
-from retarget.cli.stream_options import method_option
+from retarget.cli.stream_options import StreamOptions, method_option, stream_command
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
-from retarget.text import auto_or_number
 
 if TYPE_CHECKING:
     from retarget.diagnosis.result import Diagnosis
@@ -36,8 +28,9 @@ app = typer.Typer(rich_markup_mode="rich")
 
 
 @app.command()
+@stream_command
 def diagnose(
-    file: shared.FileArgument = None,
+    asked: StreamOptions,
     example: Annotated[
         Literal["sensors"] | None,
         typer.Option(
@@ -45,35 +38,6 @@ def diagnose(
             help=f"Write a small stream to {FILE} in the current folder, and diagnose that.",
         ),
     ] = None,
-    target: shared.TargetOption = None,
-    time: shared.TimeOption = None,
-    group: shared.GroupOption = None,
-    group_as_feature: shared.GroupAsFeatureOption = False,
-    column: shared.ColumnOption = None,
-    drop: shared.DropOption = None,
-    lags: shared.LagsOption = 0,
-    kind: shared.KindOption = "auto",
-    impute: shared.ImputeOption = "error",
-    standardize: shared.StandardizeOption = True,
-    allow_leak: shared.AllowLeakOption = False,
-    predictions: shared.PredictionsOption = None,
-    predictions_after: shared.PredictionsAfterOption = None,
-    model: shared.ModelOption = None,
-    model_options: shared.ModelOptionsOption = None,
-    kernel: shared.KernelOption = "rbf",
-    width: shared.WidthOption = "auto",
-    lr: shared.LrOption = "auto",
-    batch_size: shared.BatchSizeOption = 1,
-    momentum: shared.MomentumOption = 0.0,
-    nesterov: shared.NesterovOption = False,
-    weight_decay: shared.WeightDecayOption = 0.0,
-    reduction: shared.ReductionOption = None,
-    gamma: shared.GammaOption = "auto",
-    block_size: shared.BlockSizeOption = "auto",
-    ridge: shared.RidgeOption = "auto",
-    features: shared.FeaturesOption = "auto",
-    max_memory: shared.MaxMemoryOption = "auto",
-    seed: shared.SeedOption = 0,
     test: Annotated[
         Path | None, method_option("FILE", "Rows to measure errors on, with the same columns.")
     ] = None,
@@ -140,57 +104,30 @@ def diagnose(
     Writes report.html, diagnosis.json, shift.parquet (every row's shift) and corrected.parquet
     (targets to train on) into a folder. Earlier results are moved to a folder next to it.
     """
-    from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.comparison import compared_with, read_earlier
     from retarget.diagnosis.report.export import as_json, terminal_parts
-    from retarget.diagnosis.tables.roles import Roles
     from retarget.progress import in_lines
 
     in_lines()
-    if example is not None and file is not None:
+    if example is not None and asked.file is not None:
         raise InvalidInputError(
-            f"--example has a file of its own, {FILE}; give {file} or --example, not both"
+            f"--example has a file of its own, {FILE}; give {asked.file} or --example, not both"
         )
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     limit = None if fail_above is None else share_of("--fail-above", fail_above)
     earlier = None if compare is None else read_earlier(compare)
-    learner, choose_lr = learner_of(lr, batch_size, momentum, nesterov, weight_decay, reduction)
-    options = DiagnosisOptions(
-        learner=learner,
-        choose_lr=choose_lr,
-        kernel=known_kernel(kernel),
-        width=auto_or_number("--width", width),
-        model=model,
-        model_options=model_arguments(model_options),
+    options = diagnosis_options(
+        asked,
         evaluation=evaluation,
         test_share=test_share,
         hold_out=hold_out,
         metric=metric,
         aim=aim,
-        gamma=auto_or_number("--gamma", gamma),
-        block_size=auto_or_number("--block-size", block_size),
-        ridge=auto_or_number("--ridge", ridge),
-        features=None if features == "none" else auto_or_number("--features", features),
-        max_memory=max_memory,
-        seed=seed,
     )
     options.evaluation_with(test)  # a conflict is reported before a long file is read
-    roles = Roles(
-        targets_of(file, target),
-        time=time,
-        group=group,
-        kind=kind,
-        impute=impute,
-        standardize=standardize,
-        group_as_feature=group_as_feature,
-        allow_leak=allow_leak,
-        predictions=predictions or (),
-        predictions_after=predictions_after or (),
-        lags=lags,
-    )
-    table, test_table, roles = load_stream(file, roles, column, drop, seed, test, example)
+    table, test_table, roles = load_stream(asked, test, example)
     if example is not None and not as_object:
         say(f"Wrote {FILE}: {len(table)} rows. This is the same as: {SAME_AS}")
     diagnosis = diagnose_table(table, roles, test_table, options)
@@ -213,37 +150,9 @@ def diagnose(
 
 
 @app.command()
+@stream_command
 def correct(
-    file: shared.FileArgument = None,
-    target: shared.TargetOption = None,
-    time: shared.TimeOption = None,
-    group: shared.GroupOption = None,
-    group_as_feature: shared.GroupAsFeatureOption = False,
-    column: shared.ColumnOption = None,
-    drop: shared.DropOption = None,
-    lags: shared.LagsOption = 0,
-    kind: shared.KindOption = "auto",
-    impute: shared.ImputeOption = "error",
-    standardize: shared.StandardizeOption = True,
-    allow_leak: shared.AllowLeakOption = False,
-    predictions: shared.PredictionsOption = None,
-    predictions_after: shared.PredictionsAfterOption = None,
-    model: shared.ModelOption = None,
-    model_options: shared.ModelOptionsOption = None,
-    kernel: shared.KernelOption = "rbf",
-    width: shared.WidthOption = "auto",
-    lr: shared.LrOption = "auto",
-    batch_size: shared.BatchSizeOption = 1,
-    momentum: shared.MomentumOption = 0.0,
-    nesterov: shared.NesterovOption = False,
-    weight_decay: shared.WeightDecayOption = 0.0,
-    reduction: shared.ReductionOption = None,
-    gamma: shared.GammaOption = "auto",
-    block_size: shared.BlockSizeOption = "auto",
-    ridge: shared.RidgeOption = "auto",
-    features: shared.FeaturesOption = "auto",
-    max_memory: shared.MaxMemoryOption = "auto",
-    seed: shared.SeedOption = 0,
+    asked: StreamOptions,
     out: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
@@ -261,49 +170,21 @@ def correct(
     learner the targets are for. The exact correction needs the whole stream in advance; for each
     row, the iterative one uses only earlier rows and the row's block.
     """
-    from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.export import corrected_table, made_for, too_large
-    from retarget.diagnosis.tables.roles import Roles
     from retarget.progress import in_lines
 
     in_lines()
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
-    if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
+    stream = None if asked.file is None else user_path(asked.file).resolve()
+    if path.is_dir() or path.resolve() == stream:
         raise InvalidInputError(
             f"--out would write to {path}, which is a folder or the stream itself; choose another "
             "file"
         )
-    learner, choose_lr = learner_of(lr, batch_size, momentum, nesterov, weight_decay, reduction)
-    options = DiagnosisOptions(
-        learner=learner,
-        choose_lr=choose_lr,
-        kernel=known_kernel(kernel),
-        width=auto_or_number("--width", width),
-        model=model,
-        model_options=model_arguments(model_options),
-        evaluation="progressive",  # no row is held out, so every row has corrected targets
-        gamma=auto_or_number("--gamma", gamma),
-        block_size=auto_or_number("--block-size", block_size),
-        ridge=auto_or_number("--ridge", ridge),
-        features=None if features == "none" else auto_or_number("--features", features),
-        max_memory=max_memory,
-        seed=seed,
-    )
-    roles = Roles(
-        targets_of(file, target),
-        time=time,
-        group=group,
-        kind=kind,
-        impute=impute,
-        standardize=standardize,
-        group_as_feature=group_as_feature,
-        allow_leak=allow_leak,
-        predictions=predictions or (),
-        predictions_after=predictions_after or (),
-        lags=lags,
-    )
-    table, _, roles = load_stream(file, roles, column, drop, seed)
+    # no row is held out, so every row has corrected targets
+    options = diagnosis_options(asked, evaluation="progressive")
+    table, _, roles = load_stream(asked)
     diagnosis = diagnose_table(table, roles, None, options)
     corrected = corrected_table(diagnosis, force=force)
     left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)

@@ -2,76 +2,94 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from retarget.cli.sensors import sensors_table
+from retarget.cli.stream_options import StreamOptions
 from retarget.errors import InvalidInputError
 from retarget.text import auto_or_number, listed
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.tables.roles import Roles
-    from retarget.learners import SGD
 
 KERNELS = ("rbf", "linear", "affine")
 DIGITS = ("digit",)  # the target of the embedded digits
 
 
-def learner_of(
-    lr: str,
-    batch_size: int,
-    momentum: float,
-    nesterov: bool,
-    weight_decay: float,
-    reduction: Literal["sum", "mean"] | None,
-) -> "tuple[SGD, bool]":
-    """Returns the online learner, and whether its rate is still to be chosen."""
-    from retarget.diagnosis.options import OPEN_RATE
+def diagnosis_options(asked: StreamOptions, **more: Any) -> "DiagnosisOptions":
+    """Returns what the options say about learner and method, with `more` of a command's own."""
+    from retarget.diagnosis.options import OPEN_RATE, DiagnosisOptions
     from retarget.learners import NOT_SAID, SGD
 
-    if batch_size > 1 and reduction is None:
+    if asked.batch_size > 1 and asked.reduction is None:
         raise InvalidInputError(
-            f"--batch-size is {batch_size}, and --reduction was not given; expected --reduction "
-            "mean if the loss of a step is the mean over its mini-batch, as PyTorch's losses are "
-            "by default, or --reduction sum, as in the paper"
+            f"--batch-size is {asked.batch_size}, and --reduction was not given; expected "
+            "--reduction mean if the loss of a step is the mean over its mini-batch, as PyTorch's "
+            "losses are by default, or --reduction sum, as in the paper"
         )
-    rate = auto_or_number("--lr", lr)
-    used = OPEN_RATE if isinstance(rate, str) else rate
-    options = batch_size, momentum, nesterov, weight_decay, reduction or NOT_SAID
-    return SGD(used, *options), rate == "auto"
-
-
-def known_kernel(kernel: str) -> str:
-    """Returns the name of a kernel, or an import path, after checking that it is one."""
-    if kernel not in KERNELS and ":" not in kernel:
+    if asked.kernel not in KERNELS and ":" not in asked.kernel:
         raise InvalidInputError(
-            f"--kernel is {kernel!r}; expected {', '.join(KERNELS)}, or package.module:factory"
+            f"--kernel is {asked.kernel!r}; expected {', '.join(KERNELS)}, or "
+            "package.module:factory"
         )
-    return kernel
+    rate = auto_or_number("--lr", asked.lr)
+    features = asked.features
+    return DiagnosisOptions(
+        learner=SGD(
+            OPEN_RATE if isinstance(rate, str) else rate,
+            asked.batch_size,
+            asked.momentum,
+            asked.nesterov,
+            asked.weight_decay,
+            asked.reduction or NOT_SAID,
+        ),
+        choose_lr=rate == "auto",
+        kernel=asked.kernel,
+        width=auto_or_number("--width", asked.width),
+        model=asked.model,
+        model_options=model_arguments(asked.model_options),
+        gamma=auto_or_number("--gamma", asked.gamma),
+        block_size=auto_or_number("--block-size", asked.block_size),
+        ridge=auto_or_number("--ridge", asked.ridge),
+        features=None if features == "none" else auto_or_number("--features", features),
+        max_memory=asked.max_memory,
+        seed=asked.seed,
+        **more,
+    )
 
 
 def load_stream(
-    file: Path | None,
-    roles: "Roles",
-    column: list[str] | None,
-    drop: list[str] | None,
-    seed: int,
-    test: Path | None = None,
-    example: str | None = None,
+    asked: StreamOptions, test: Path | None = None, example: str | None = None
 ) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
     """Returns the stream, the test set, and the roles; without a file, of the example or digits."""
     from retarget.diagnosis.tables.read import read_table
     from retarget.diagnosis.tables.roles import Roles
 
-    if file is None:
+    roles = Roles(
+        targets_of(asked.file, asked.target),
+        time=asked.time,
+        group=asked.group,
+        kind=asked.kind,
+        impute=asked.impute,
+        standardize=asked.standardize,
+        group_as_feature=asked.group_as_feature,
+        allow_leak=asked.allow_leak,
+        predictions=asked.predictions or (),
+        predictions_after=asked.predictions_after or (),
+        lags=asked.lags,
+    )
+    column, drop = asked.column or [], asked.drop or []
+    if asked.file is None:
         if test or column or drop or roles != Roles(DIGITS):
             raise InvalidInputError(
                 "options for columns or a test set need a FILE; give the file of the stream as well"
             )
-        table, roles = digits_table(seed) if example is None else sensors_table()
+        table, roles = digits_table(asked.seed) if example is None else sensors_table()
         return table, None, roles
-    table = read_table(file, wanted_columns(roles, column or [], drop or []), drop or [])
+    table = read_table(asked.file, wanted_columns(roles, column, drop), drop)
     roles.require_in(table.columns)
     if test is None:
         return table, None, roles

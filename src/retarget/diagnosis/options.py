@@ -65,7 +65,7 @@ class DiagnosisOptions:
                 # frozen dataclass: values are normalized once, here
                 object.__setattr__(self, name, _positive(named(name), value))
         if self.max_memory != "auto":
-            size = _bytes(named("max_memory"), self.max_memory)
+            size = amount_of_memory(named("max_memory"), self.max_memory)
             object.__setattr__(self, "max_memory", size)
         if not isinstance(self.features, str | None):
             _require_count(named("features"), self.features)
@@ -137,14 +137,6 @@ def _positive(name: str, value: Any) -> float:
     if np.ndim(value):
         raise InvalidTypeError(f"{name} is {value!r}; expected one number, or 'auto'")
     return as_positive(name, value)
-
-
-def _bytes(name: str, value: Any) -> int:
-    if isinstance(value, str):
-        return amount_of_memory(name, value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidInputError(f"{name} is {value!r}; expected bytes, '4GB' or 'auto'")
-    return int(value)
 
 
 def _require_count(name: str, value: Any) -> None:

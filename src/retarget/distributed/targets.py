@@ -56,14 +56,8 @@ CPU = torch.device("cpu")
 def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = None) -> np.ndarray:
     r"""Dual coefficients of offline ridge regression, as `retarget.offline_coefficients`.
 
-    Args:
-        K: (n, n) Gram matrix of the stream, a Dask array in square chunks.
-        Y: (n,) or (n, c) targets, NumPy or Dask.
-        gamma: Ridge, 0 or more.
-        initial: Values of the starting function on the stream, if it is not zero.
-
-    Returns:
-        A of the shape of Y, computed; the prediction for a query is `K_query @ A`.
+    Arguments and result are those of that function, except that K is a Dask array in square chunks,
+    Y may be one, and the result is computed: a NumPy array.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -79,14 +73,7 @@ def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = No
 def online_coefficients(K: da.Array, Y: Any, learner: SGD, *, initial: Any = None) -> np.ndarray:
     r"""Dual coefficients of what one online pass learns, as `retarget.online_coefficients`.
 
-    Args:
-        K: (n, n) Gram matrix of the stream, in stream order, a Dask array in square chunks.
-        Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
-        learner: The online learner.
-        initial: Values of the starting function on the stream, if it is not zero.
-
-    Returns:
-        A of the shape of Y, computed; the prediction for a query is `K_query @ A`.
+    Arguments and result differ from those of that function as in `offline_coefficients`.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -103,16 +90,8 @@ def effective_targets(
 ) -> np.ndarray:
     r"""The targets that the online learner really learned, as `retarget.effective_targets`.
 
-    Args:
-        K: (n, n) Gram matrix in stream order, a Dask array in square chunks. It is computed twice,
-            unless it was persisted.
-        Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
-        learner: The online learner.
-        gamma: Ridge of the offline learner that it is compared with, 0 or more.
-        initial: Values of the starting function, if it is not zero (without weight decay only).
-
-    Returns:
-        Effective targets of the shape of Y, computed.
+    Arguments and result differ from those of that function as in `offline_coefficients`. K is
+    computed twice, unless it was persisted.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -134,16 +113,8 @@ def corrected_targets(
 ) -> np.ndarray:
     r"""The targets that end online as offline learning does, as `retarget.corrected_targets`.
 
-    Args:
-        K: (n, n) Gram matrix in stream order, a Dask array in square chunks. It is computed twice,
-            unless it was persisted.
-        Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
-        learner: The online learner.
-        gamma: Ridge of the offline learner, 0 or more.
-        initial: Values of the starting function, if it is not zero (without weight decay only).
-
-    Returns:
-        Corrected targets of the shape of Y, computed.
+    Arguments and result differ from those of that function as in `offline_coefficients`. K is
+    computed twice, unless it was persisted.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -180,19 +151,7 @@ def iterative_targets(
 ) -> np.ndarray:
     r"""Targets that follow the offline learner block by block, as `retarget.iterative_targets`.
 
-    Args:
-        K: (n, n) Gram matrix of the stream, in stream order, a Dask array in square chunks.
-        Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
-        learner: The online learner that will be trained on the result.
-        gamma: Ridge of the offline learner, 0 or more.
-        block_size: Samples whose targets are found together, a multiple of the batch size.
-        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
-        parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
-        first_block: `"plain"` leaves the first block's targets as they are.
-        initial: Values of the starting function, if it is not zero (without weight decay only).
-
-    Returns:
-        Corrected targets of the shape of Y, computed.
+    Arguments and result differ from those of that function as in `offline_coefficients`.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)

@@ -14,19 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError, missing_extra
+from retarget.integrations import agreement
 from retarget.integrations.agreement import HalfSquaredError as SquaredError
-from retarget.integrations.agreement import (
-    Problems,
-    Shift,
-    corrected,
-    made_by,
-    real_targets,
-    require_maker,
-    require_optimizer,
-    require_passes,
-    require_rate,
-    true_targets,
-)
+from retarget.integrations.agreement import Problems, Shift
 from retarget.integrations.gradients import GradientCheck
 from retarget.learners import Reduction, described_optimizer
 from retarget.networks.base import Corrector
@@ -96,7 +86,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         super().__init__()
         self.corrector = corrector if isinstance(corrector, Corrector) else None
         if self.corrector is None:
-            require_maker(corrector)
+            agreement.require_maker(corrector)
         self._make: Any = corrector
         self._drawn: list[MiniBatch] = []
         self._wanted: Tensor | None = None  # targets of the present mini-batch
@@ -133,7 +123,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Compares the rate, and takes note of the gradients that the mini-batch should have."""
         if self._wanted is not None and self.corrector is not None:
-            require_rate(strategy.optimizer, self.corrector.learner, self._step)
+            agreement.require_rate(strategy.optimizer, self.corrector.learner, self._step)
             self._check.add(strategy.mb_x, self._wanted)
             self._step += 1
 
@@ -179,7 +169,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             described = problems.check(described_optimizer, optimizer, size, reduction)
             if described is not None:
                 made = self._make, strategy.model, described[0], optimizer
-                corrector = problems.check(made_by, *made)
+                corrector = problems.check(agreement.made_by, *made)
         if corrector is not None:
             self._compare(problems, strategy, corrector)
         if corrector is not None and found is not None:
@@ -208,22 +198,24 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             "the corrector is of another network than the strategy's; make it from strategy.model",
         )
         if corrector.module is strategy.model:
-            problems.check(require_optimizer, strategy.optimizer, corrector)
+            problems.check(agreement.require_optimizer, strategy.optimizer, corrector)
         closed = isinstance(corrector, ClosedLoopCorrector)
         if closed or not isinstance(corrector.learner.lr, float):
-            problems.check(require_passes, corrector, strategy.train_epochs)
+            problems.check(agreement.require_passes, corrector, strategy.train_epochs)
 
     def _all_at_once(
         self, strategy: Any, corrector: NetworkCorrector, again: bool
     ) -> CorrectedBatches:
         """Yields mini-batches of the open loop, corrected when training begins."""
         X = torch.cat([batch[0] for batch in self._drawn])
-        Y = true_targets(strategy.model, X, torch.cat([batch[1] for batch in self._drawn]))
+        Y = agreement.true_targets(
+            strategy.model, X, torch.cat([batch[1] for batch in self._drawn])
+        )
         if again:
             with evaluating(strategy.model):
                 Z = corrector.recorrect()
         else:
-            Z = corrected(corrector, strategy.optimizer, X, Y)
+            Z = agreement.corrected(corrector, strategy.optimizer, X, Y)
         self._shift.add(Z, Y)
         sizes = [len(batch[0]) for batch in self._drawn]
         return iter([(list(b), z) for b, z in zip(self._drawn, Z.split(sizes), strict=True)])
@@ -235,7 +227,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         size = corrector.learner.batch_size
         while block := list(itertools.islice(drawn, corrector.block_size // size)):
             own = [torch.cat(parts) for parts in zip(*block, strict=True)]
-            Y = true_targets(strategy.model, own[0], own[1])
+            Y = agreement.true_targets(strategy.model, own[0], own[1])
             with evaluating(strategy.model):
                 X, Z = corrector.next_block(own[0], Y)
             self._shift.add(Z[: len(Y)], Y)
@@ -338,7 +330,7 @@ class TangentStrategy(SupervisedTemplate):
                 self._after_forward(**kwargs)
                 self.loss = self._make_empty_loss() + self.criterion()
             self._before_update(**kwargs)
-            targets = real_targets(self.mb_y, self.targets or self.mb_output.shape[1])
+            targets = agreement.real_targets(self.mb_y, self.targets or self.mb_output.shape[1])
             part.learn(self.mb_x, targets.to(self.mb_output))
             _require_own(self, part.samples)
             self._after_update(**kwargs)
@@ -360,7 +352,7 @@ class MeanSquaredError(GenericPluginMetric):
     def update(self, strategy: Any) -> None:
         """Adds a mini-batch."""
         rows = strategy.mb_output.detach().reshape(len(strategy.mb_output), -1)
-        errors = rows - real_targets(strategy.mb_y, rows.shape[1]).to(rows)
+        errors = rows - agreement.real_targets(strategy.mb_y, rows.shape[1]).to(rows)
         self._metric.update(errors.square().mean(), len(rows))
 
     def __str__(self) -> str:

@@ -12,16 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError, missing_extra
-from retarget.integrations.agreement import (
-    Problems,
-    Shift,
-    corrected,
-    made_by,
-    real_targets,
-    require_maker,
-    require_parameters,
-    require_passes,
-)
+from retarget.integrations import agreement
+from retarget.integrations.agreement import Problems, Shift
 from retarget.integrations.gradients import GradientCheck
 from retarget.learners import OPTIMIZERS, SGD, described_optimizer
 from retarget.networks.base import Corrector
@@ -92,7 +84,7 @@ class TargetCorrectionTrainer(Trainer):
     loss_is_scaled_for_ga = True
 
     def __init__(self, *args: Any, corrector: Callable[..., Corrector], **kwargs: Any) -> None:
-        require_maker(corrector)
+        agreement.require_maker(corrector)
         super().__init__(*args, **kwargs)
         self._make_corrector = corrector
         self.corrector: NetworkCorrector | ClosedLoopCorrector | None = None
@@ -138,7 +130,7 @@ class TargetCorrectionTrainer(Trainer):
             problems.check(_rates, _trial_scheduler(args, steps), range(steps), **CONSTANT)
         if made is None and described is not None:
             given = self._make_corrector, self.model, described[0], optimizer
-            made = problems.check(made_by, *given)
+            made = problems.check(agreement.made_by, *given)
             if made is not None:
                 _add_corrector(problems, made, optimizer, args)
         problems.refuse()
@@ -229,7 +221,7 @@ class TargetCorrectionTrainer(Trainer):
             self._targets = corrector.recorrect()
         else:
             given = self._samples, self._labels
-            self._targets = corrected(corrector, _plain(self.optimizer), *given)
+            self._targets = agreement.corrected(corrector, _plain(self.optimizer), *given)
         self.log_targets()
 
     def log_targets(self) -> None:
@@ -307,7 +299,7 @@ def smoothed_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
         raise InvalidInputError(
             "label_smoothing_factor is for classes; expected whole numbers as labels"
         )
-    return (1 - smoothing) * real_targets(labels, outputs) + smoothing / outputs
+    return (1 - smoothing) * agreement.real_targets(labels, outputs) + smoothing / outputs
 
 
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
@@ -338,10 +330,10 @@ def _trial_scheduler(args: Any, steps: int) -> Any:
 
 def _add_corrector(problems: Problems, made: Corrector, optimizer: Any, args: Any) -> None:
     """Adds what a new corrector does not allow."""
-    problems.check(require_parameters, optimizer, made)
+    problems.check(agreement.require_parameters, optimizer, made)
     if not isinstance(made, ClosedLoopCorrector):
         return
-    problems.check(require_passes, made, int(args.num_train_epochs), num_train_epochs=1)
+    problems.check(agreement.require_passes, made, int(args.num_train_epochs), num_train_epochs=1)
     problems.add(
         args.lr_scheduler_type != "constant",
         f"lr_scheduler_type is {str(args.lr_scheduler_type)!r}, but the closed loop needs one rate",

@@ -14,17 +14,8 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
-from retarget.integrations.agreement import (
-    HalfSquaredError,
-    Shift,
-    corrected,
-    made_by,
-    next_block,
-    on_device_of,
-    require_maker,
-    require_rate,
-    true_targets,
-)
+from retarget.integrations import agreement
+from retarget.integrations.agreement import HalfSquaredError, Shift
 from retarget.integrations.gradients import GradientCheck
 from retarget.networks.base import Corrector
 from retarget.networks.closed_loop import ClosedLoopCorrector
@@ -100,7 +91,7 @@ class TargetCorrectionCallback(Callback):
     ) -> None:
         self.corrector = corrector if isinstance(corrector, Corrector) else None
         if self.corrector is None:
-            require_maker(corrector)
+            agreement.require_maker(corrector)
         self._make: Any = corrector
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
@@ -164,9 +155,9 @@ class TargetCorrectionCallback(Callback):
             )
         if self.corrector is None:
             learner = described(trainer, self._places)
-            self.corrector = made_by(self._make, module, learner, trainer.optimizers[0])
+            self.corrector = agreement.made_by(self._make, module, learner, trainer.optimizers[0])
         if self._loaded is not None:
-            tensors = on_device_of(self.corrector.module, self._loaded["tensors"])
+            tensors = agreement.on_device_of(self.corrector.module, self._loaded["tensors"])
             self.corrector.restore(self._loaded["values"], tensors)
             self._loaded = None
         return self.corrector
@@ -181,7 +172,7 @@ class TargetCorrectionCallback(Callback):
             Z = self._task.corrected(samples, targets)
         else:  # a batch is a block
             assert isinstance(corrector, ClosedLoopCorrector)
-            samples, Z, found = next_block(corrector, optimizer, samples, targets)
+            samples, Z, found = agreement.next_block(corrector, optimizer, samples, targets)
             _log(module, found, on_step=True, on_epoch=False)
         self._check.add(samples, Z)
         result = step(self._places.put(batch, samples, Z), *more)
@@ -207,8 +198,8 @@ class _TaskTargets:
         self._before, self._next, self._epoch = corrector.samples, 0, 0
         self.batches: list[tuple[str, slice]] = []
         samples, targets = self._collect()
-        self._true = true_targets(corrector.module, samples, targets)
-        self._targets = corrected(corrector, trainer.optimizers[0], samples, self._true)
+        self._true = agreement.true_targets(corrector.module, samples, targets)
+        self._targets = agreement.corrected(corrector, trainer.optimizers[0], samples, self._true)
 
     def _collect(self) -> tuple[Any, Tensor]:
         """Reads the samples and targets of the loader, in its order."""
@@ -245,7 +236,7 @@ class _TaskTargets:
         ((_, rows),) = known
         learner = self.corrector.learner
         step = (self._before + rows.start) // learner.batch_size
-        require_rate(self.trainer.optimizers[0], learner, step)
+        agreement.require_rate(self.trainer.optimizers[0], learner, step)
         self._next += 1
         return self._targets[rows]
 
@@ -394,7 +385,7 @@ class TangentModule(LightningModule):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint, with the views of this learner: a file has no functions."""
         module, views = self.learner.module, self.learner.views
-        tensors = on_device_of(module, state["tensors"])
+        tensors = agreement.on_device_of(module, state["tensors"])
         self.learner = type(self.learner).from_state(state["values"], tensors, module, views)
 
     def _evaluate(self, batch: Any, stage: str) -> None:
@@ -414,7 +405,7 @@ class TangentModule(LightningModule):
             return targets.to(next(module.parameters()).device)
         with _ordinary_tensors():
             first = mapped(torch.clone, take(samples, slice(0, 1)))
-            return true_targets(module, first, targets, self.classes)
+            return agreement.true_targets(module, first, targets, self.classes)
 
 
 @contextmanager

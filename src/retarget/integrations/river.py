@@ -140,14 +140,6 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
 
     Arguments, costs and the choice of ridge and discount are those of `StreamingRidgeRegressor`.
 
-    Args:
-        kernel: `"linear"`, `"rbf"` or `rt.RBF(width)`.
-        gamma: Ridge, or several to choose from, or `"auto"`.
-        discount: Discount, or several to choose from, or `"auto"`.
-        features: Number of random features.
-        max_features: The maximum number of named features.
-        seed: Seed of the random features.
-
     Example:
         >>> from retarget.integrations.river import StreamingRidgeClassifier
         >>> model = StreamingRidgeClassifier(gamma=0.1)

@@ -12,21 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from retarget.errors import InvalidInputError, missing_extra
-from retarget.integrations.agreement import (
-    HalfSquaredError,
-    Problems,
-    Shift,
-    corrected,
-    made_by,
-    next_block,
-    on_device_of,
-    require_maker,
-    require_optimizer,
-    require_order,
-    require_passes,
-    require_rate,
-    true_targets,
-)
+from retarget.integrations import agreement
+from retarget.integrations.agreement import HalfSquaredError, Problems, Shift
 from retarget.integrations.gradients import GradientCheck
 from retarget.learners import Reduction, described_optimizer
 from retarget.networks.base import Corrector
@@ -122,9 +109,9 @@ class _Corrected:
             return train, valid
         parts = [self._on_device(batch) for batch in iterator]
         samples = join([each for each, _ in parts])
-        true = true_targets(self.module_, samples, torch.cat([each for _, each in parts]))
+        true = agreement.true_targets(self.module_, samples, torch.cat([each for _, each in parts]))
         self.before_, self.outputs_ = corrector.samples, true.shape[1]
-        targets = corrected(corrector, self.optimizer_, samples, true)
+        targets = agreement.corrected(corrector, self.optimizer_, samples, true)
         self.wanted_ = self.max_epochs * len(parts)
         return _TaskDataset(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
 
@@ -155,13 +142,13 @@ class _Corrected:
         learner = corrector.learner
         if isinstance(corrector, ClosedLoopCorrector):
             given = self._on_device(batch)
-            *batch, logged = next_block(corrector, self.optimizer_, *given)
+            *batch, logged = agreement.next_block(corrector, self.optimizer_, *given)
             self.outputs_ = batch[1].shape[1]
             for name, value in logged.items():
                 self.history.record_batch(name, value)
         else:
             step = self.before_ // learner.batch_size + self.trained_
-            require_rate(self.optimizer_, learner, step)
+            agreement.require_rate(self.optimizer_, learner, step)
         self.module_.train()  # as skorch will do
         self.check_.add(*self._on_device(batch))
         found = super().train_step_single(batch, **fit_params)  # type: ignore[misc]
@@ -216,11 +203,11 @@ class _Corrected:
 
     def _compare(self, problems: Problems, iterator: Any, corrector: Corrector) -> None:
         """Adds what differs between the training and the corrector."""
-        problems.check(require_optimizer, self.optimizer_, corrector)
-        problems.check(require_passes, corrector, self.max_epochs, max_epochs=1)
+        problems.check(agreement.require_optimizer, self.optimizer_, corrector)
+        problems.check(agreement.require_passes, corrector, self.max_epochs, max_epochs=1)
         if isinstance(corrector, ClosedLoopCorrector):
             return
-        problems.check(require_order, iterator, iterator_train__shuffle=False)
+        problems.check(agreement.require_order, iterator, iterator_train__shuffle=False)
         expected = corrector.learner.batch_size
         problems.add(
             iterator.batch_size != expected,
@@ -231,13 +218,13 @@ class _Corrected:
 
     def _made(self, batch_size: int) -> Corrector:
         """Makes the user's corrector, and restores the state that was pickled with the net."""
-        require_maker(self.corrector)
+        agreement.require_maker(self.corrector)
         reduction: Reduction = getattr(self.criterion_, "reduction", "mean")
         learner, _ = described_optimizer(self.optimizer_, batch_size, reduction)
-        made = made_by(self.corrector, self.module_, learner, self.optimizer_)
+        made = agreement.made_by(self.corrector, self.module_, learner, self.optimizer_)
         if self.saved_ is not None:
             values, tensors = self.saved_
-            made.restore(values, on_device_of(self.module_, tensors))
+            made.restore(values, agreement.on_device_of(self.module_, tensors))
             self.saved_ = None
         return made
 

@@ -173,7 +173,6 @@ NO_CSV = [
     ("1.5,2\n3,4\n", "has no header: its first line holds numbers .'1.5', '2'"),
     (b"a,b\n1,2\n3,caf\xe9\n", "not text in UTF-8: line 3 holds the byte 0xe9; save it as"),
     ("a,b\r1,2\r", "carriage returns only"),
-    ('a,b\n"x,1\n2,3\n', "cells in line|cannot be read as a table"),
     ('a,"b\n1,2\na,"b\n1,2\na,"b\n1,2\n', "cannot be read as a table .*quote"),
     ('"' + "x" * 200_000, "first line that cannot be read .field larger"),
     (b"\x00" * 1000, "is binary: 1,000 of its first 1,000 bytes are control"),
@@ -191,11 +190,9 @@ OTHERS = [
     ("t.parquet", b"a,b\n1,2\n", "is not a Parquet file: it starts with b'a,b"),
     ("t.parquet", parquet(TABLE)[:-80], "Parquet file that is cut short or damaged"),
     ("t.npy", b"\x93NUMPY\x01", "is not a NumPy array, or is d"),
-    ("t.npy", b"\x93NUMPY\x09\x00 and more", "is not a NumPy array, or is d"),
     ("t.npy", saved(np.save, np.ones((9, 2)))[:-8], "announces 144 bytes, it has 136"),
     ("t.npy", saved(np.save, np.ones(9)), r"an array of shape \(9,\); expected \(rows, col"),
     ("t.npy", saved(np.save, np.array([["a"]])), "dtype <U1; expected numbers: save text as"),
-    ("t.npy", saved(np.save, np.ones((2, 2), complex)), "dtype complex128; expected numbers"),
     ("t.npy", saved(np.save, np.array([[None]])), "pickled Python objects, which are never"),
     ("t.npz", saved(np.savez, a=np.array([None])), "the array 'a' holds pickled Python obj"),
     ("t.npz", saved(np.savez, X=np.ones((3, 2)), y=np.ones(4)), "lengths .'X' 3, 'y' 4"),
@@ -211,7 +208,6 @@ OTHERS = [
     ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is not U"),
     ("t.npz", npz_of_text(0xD800), "the array 'who' is damaged: it holds text that is not Uni"),
     ("t.xlsx", b"PK", "has the suffix '.xlsx'; expected a table as .csv"),
-    ("t.gz", b"a,b", "has the suffix '.gz'; expected"),
 ]
 
 

@@ -36,13 +36,11 @@ def test_every_form_becomes_images_objects_and_sessions(tmp_path, form):
     loaded = load_some(source, 2)
     for part, session in (("train", 1), ("test", 3)):
         expected = [FRAMES[frame_name(session, thing, n)] for thing in (1, 7, 50) for n in (2, 9)]
-        images, objects, sessions, categories = (
-            getattr(loaded, f"{part}_{name}")
-            for name in ("images", "objects", "sessions", "categories")
+        images, objects, sessions = (
+            getattr(loaded, f"{part}_{name}") for name in ("images", "objects", "sessions")
         )
         np.testing.assert_array_equal(images, np.stack(expected).transpose(0, 3, 1, 2))
         assert objects.tolist() == [0, 0, 6, 6, 49, 49]
-        assert categories.tolist() == [0, 0, 1, 1, 9, 9]
         assert sessions.tolist() == [session] * 6
     for field, array in zip(fields(loaded), astuple(loaded), strict=True):
         assert array.dtype == (np.uint8 if "images" in field.name else np.int64)

@@ -52,45 +52,6 @@ def test_fig3b_has_the_papers_cases_for_every_seed():
     assert cases_of("fig3b", "strength")["EWC"][1] == 100.0
 
 
-def test_fig3b_methods_has_every_method_and_both_halves():
-    assert cases_of("fig3b-methods", "method", "parts", "kind") == {
-        **{name: (5, name.lower(), "both", "iterative") for name in ("ER", "DER", "DER++")},
-        "label smoothing": (5, "label smoothing", "both", "iterative"),
-        "DER, corrected": (5, "der, corrected", "both", "iterative"),
-        "corrected, online half": (5, "corrected", "online", "iterative"),
-        "corrected, offline half": (5, "corrected", "offline", "iterative"),
-        "offline prediction, uncorrected": (5, "corrected", "both", "distilled"),
-    }
-    assert {case[1] for case in cases_of("fig3b-methods", "capacity").values()} == {600}
-
-
-def test_fig7e_compares_least_squares_on_a_pretrained_network_with_fine_tuning():
-    names = ("method", "tuned_epochs", "views", "random_features", "features")
-    tangent, mirror = ("tangent", 0, "none", 0, 8192), ("tangent", 0, "mirror", 0, 8192)
-    tuned, large = ("tangent", 10, "mirror", 0, 8192), ("tangent", 0, "mirror", 0, 32768)
-    assert cases_of("fig7e", *names) == {
-        "fine-tuned task by task": (3, "vanilla", 0, "none", 0, 8192),
-        "last layer": (3, "last layer", 0, "none", 0, 8192),
-        "last layer, random features": (3, "last layer", 0, "none", 8192, 8192),
-        "last layer, random features, mirror views": (3, "last layer", 0, "mirror", 8192, 8192),
-        "tangent": (3, *tangent),
-        "tangent, four combinations": (3, *tangent),
-        "tangent, mirror views": (3, *mirror),
-        "tuned on five classes, last layer": (3, "last layer", 10, "none", 0, 8192),
-        "tuned on five classes, tangent": (3, "tangent", 10, "none", 0, 8192),
-        "tuned on five classes, tangent, mirror views": (3, *tuned),
-        "tangent, mirror views, 32,768 features in float32": (3, *large),
-        "tangent, shifts and mirror views": (3, "tangent", 0, "shifts", 0, 8192),
-        "tangent, crops and mirror views": (3, "tangent", 0, "crops", 0, 8192),
-        "joint fine-tuning, 10 epochs": (9, "joint", 0, "mirror", 0, 8192),
-        "joint fine-tuning, 30 epochs": (9, "joint", 0, "mirror", 0, 8192),
-    }
-    shared = ("protocol", "per_class", "test_per_class", "image_size", "first_epochs", "seed")
-    planned = load_experiment("fig7e").runs()
-    found = {tuple(getattr(config, name) for name in shared) for config in planned}
-    assert found == {("class incremental", 900, 400, 96, 0, seed) for seed in (0, 1, 2)}
-
-
 @pytest.mark.parametrize("name", named_experiments("fig3"))
 def test_every_case_of_fig3_has_a_line_of_its_own(name):
     lines = [networks.LINES[case] for case in load_experiment(name).cases]

@@ -26,9 +26,6 @@ def pair_kernel(module, x, y, weight_std=1.0, bias_std=0.0):
         if isinstance(layer, nn.ReLU | nn.LeakyReLU):
             S, T = _rectify(S, T, getattr(layer, "negative_slope", 0.0))
             continue
-        if isinstance(layer, nn.GELU):
-            S, T = _gelu(S, T)
-            continue
         apply = _linear(layer)
         S = {key: apply(value) for key, value in S.items()}
         T = {key: apply(value) for key, value in T.items()}
@@ -90,17 +87,6 @@ def gelu_moments(left, right, covariance, nodes=240):
         return ndtr(z) + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
     return (both * value(u) * value(v)).sum(), (both * derivative(u) * derivative(v)).sum()
-
-
-def _gelu(S, T):
-    new_S, new_T = {}, {}
-    for (a, b), value in S.items():
-        left, right = (np.einsum("ijij->ij", S[k, k]) for k in (a, b))
-        new_S[a, b], new_T[a, b] = np.empty_like(value), np.empty_like(value)
-        for i in np.ndindex(value.shape):
-            f, df = gelu_moments(left[i[:2]], right[i[2:]], value[i])
-            new_S[a, b][i], new_T[a, b][i] = f, T[a, b][i] * df
-    return new_S, new_T
 
 
 def _linear(layer):

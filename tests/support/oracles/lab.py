@@ -389,14 +389,8 @@ def targets_that_coast(K, Y, learner, gamma, block):
 
 
 def coefficients_at_rest(K, Z, learner):
-    """torch.optim.SGD on the kernel's coefficients, then steps without gradient and decay."""
-    A, velocity, momentum = np.zeros_like(Z), np.zeros_like(Z), learner.momentum
-    for start in range(0, len(Z), learner.batch_size):
-        rows = slice(start, start + learner.batch_size)
-        gradient = learner.weight_decay * A
-        share = len(Z[rows]) if learner.reduction == "mean" else 1
-        gradient[rows] += (K[rows] @ A - Z[rows]) / share
-        velocity = momentum * velocity + gradient
-        A = A - learner.lr * (gradient + momentum * velocity if learner.nesterov else velocity)
+    """SGD on the kernel's coefficients, then steps without gradient and decay."""
+    A, velocity = literal.kernel_sgd(K, Z, learner)
+    momentum = learner.momentum
     still_to_come = velocity * momentum / (1 - momentum)
     return A - learner.lr * (momentum * still_to_come if learner.nesterov else still_to_come)

@@ -113,3 +113,17 @@ def block_loss(Z, Y, K, eta, gamma, ridge, batch=1):
     A_off = Y.T @ inv(gamma * identity(K) + K)
     gap = A_on - A_off
     return 0.5 * np.trace(gap @ K @ gap.T) + 0.5 * ridge * np.sum(A_on**2)
+
+
+def kernel_sgd(K, Y, learner):
+    """The coefficients and their velocity after SGD's steps on a sum over samples, one by one."""
+    A, velocity, rates = np.zeros_like(Y), np.zeros_like(Y), learner.rates(len(Y))
+    for step, start in enumerate(range(0, len(Y), learner.batch_size)):
+        batch = slice(start, start + learner.batch_size)
+        errors = K[batch] @ A - Y[batch]
+        gradient = learner.weight_decay * A
+        gradient[batch] += errors / (len(errors) if learner.reduction == "mean" else 1)
+        velocity = learner.momentum * velocity + gradient
+        nesterov = gradient + learner.momentum * velocity
+        A = A - rates[step] * (nesterov if learner.nesterov else velocity)
+    return A, velocity

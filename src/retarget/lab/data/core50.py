@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,28 +68,6 @@ class Core50:
     test_images: np.ndarray
     test_objects: np.ndarray
     test_sessions: np.ndarray
-    category_names: ClassVar[tuple[str, ...]] = (
-        "plug adapter",
-        "mobile phone",
-        "scissors",
-        "light bulb",
-        "can",
-        "glass",
-        "ball",
-        "marker",
-        "cup",
-        "remote control",
-    )
-
-    @property
-    def train_categories(self) -> np.ndarray:
-        """(n,) 0 to 9."""
-        return self.train_objects // OBJECTS_A_CATEGORY
-
-    @property
-    def test_categories(self) -> np.ndarray:
-        """(n,) 0 to 9."""
-        return self.test_objects // OBJECTS_A_CATEGORY
 
 
 def load_core50(
