@@ -31,7 +31,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, Sharers, panel_rows, panels, require_memory, shallow
+from retarget.arrays import GrowingRows, panel_rows, panels, require_memory, shallow
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -179,21 +179,20 @@ def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
 class _Panel:
     """Consecutive rows of L, perhaps not all in use: a rectangle with a triangle to its right.
 
-    Forks share the arrays until one of them would write where another has its own rows.
+    Forks share the arrays: the first one that writes goes on in them, and the others take copies.
     """
 
     start: int
     left_rows: Tensor
     square: Tensor
     used: int = 0
-    sharers: "Sharers[_Panel]" = field(default_factory=Sharers)
+    written: list[int] = field(default_factory=lambda: [0])  # rows used by some fork, the longest
 
     def claim(self) -> None:
         """Prepares to write behind the rows in use."""
-        shared = (other for other in self.sharers if other.sharers is self.sharers)
-        if any(other.used > self.used for other in shared):
+        if self.written[0] != self.used:
             self.left_rows, self.square = self.left_rows.clone(), self.square.clone()
-            self.sharers = Sharers()
+            self.written = [self.used]
 
     @property
     def rows(self) -> slice:
@@ -304,6 +303,7 @@ class GrowingCholesky:
                 last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
         new.panel.used += new.corner.shape[0]
+        new.panel.written[0] = new.panel.used
         self._columns.append(torch.cat([new.roots, solved], dim=1))
         return solved[:, :-PROBES]
 
@@ -313,8 +313,6 @@ class GrowingCholesky:
         fork._gram = gram
         # only the last panel is ever changed
         fork.panels = [*self.panels[:-1], *map(shallow, self.panels[-1:])]
-        for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):
-            pair[0].sharers.add(*pair)
         fork._columns = self._columns.fork()
         return fork
 
@@ -374,7 +372,8 @@ class GrowingCholesky:
                     f"room{i} is {room}, but {used} rows are used; expected at least 1 used row, "
                     "and room for all of them in one panel"
                 )
-            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room), used)
+            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room))
+            panel.used = panel.written[0] = used
             panel.left.copy_(left)
             panel.triangle.copy_(triangle)
             self.panels.append(panel)
