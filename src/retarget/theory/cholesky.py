@@ -162,12 +162,14 @@ def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     return x
 
 
-def subtract_square(M: Tensor, part: Tensor) -> None:
-    r"""$M - A A^\top$ in place; of the upper triangle, only what a lower half reads is computed."""
-    half = M.shape[0] // 2 if M.shape[0] > FEW_ROWS else 0
-    if half:
-        M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
-    M[half:].addmm_(part[half:], part.mT, alpha=-1)
+def less_square(M: Tensor, part: Tensor) -> Tensor:
+    r"""$M - A A^\top$ as a new matrix; above the diagonal, a part of it may be M."""
+    if M.shape[0] <= FEW_ROWS:
+        return torch.addmm(M, part, part.mT, alpha=-1)
+    half, result = M.shape[0] // 2, M.clone()
+    result[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
+    result[half:].addmm_(part[half:], part.mT, alpha=-1)
+    return result
 
 
 def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -266,26 +268,23 @@ class GrowingCholesky:
         panel = self._panel_for(K_rows)
         panel.claim()
         rows = slice(panel.used, panel.used + m)
-        left, square = panel.left_rows[rows], panel.square[rows]
-        solved = K_rows.new_empty(m, n) if panel.used else left
+        solved = K_rows.new_empty(m, n) if panel.used else panel.left_rows[:m]
         for past in self.panels:
             rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)
             solved[:, past.rows] = solve_lower_right(past.triangle, rhs)
-        schur = K_rows[:, n:].clone()
-        roots = diagonal_roots(schur, self.gamma)
+        roots = diagonal_roots(K_rows[:, n:], self.gamma)
+        schur = less_square(K_rows[:, n:], solved)
         schur.diagonal().add_(self.gamma)
-        if n:
-            subtract_square(schur, solved)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
         if m == panel.square.shape[0]:
             panel.square = corner  # the whole panel at once: no copy
         else:
-            square[:, rows] = corner
+            panel.square[rows, rows] = corner
         if panel.used:
-            left.copy_(solved[:, : panel.start])
-            square[:, : panel.used] = solved[:, panel.start :]
+            panel.left_rows[rows] = solved[:, : panel.start]
+            panel.square[rows, : panel.used] = solved[:, panel.start :]
         return NewRows(panel, solved, corner, roots)
 
     def commit(self, new: NewRows, rhs: Tensor | None = None) -> Tensor:

@@ -61,7 +61,7 @@ class Settling:
         coupling = window.gram
         if window.memory.responses is not None:
             coupling = coupling * window.spread(window.memory.responses[1][ends]) / share.mT
-        rest = aim - window.inherited(window.memory.coasting_carry[ends])
+        rest = aim - window.inherited(window.memory.coasting_carry, ends)
         return blocks.solve_in_turn(coupling, rest) / share
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
