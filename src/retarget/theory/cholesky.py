@@ -98,13 +98,14 @@ def diagonal_roots(K: Tensor, gamma: float = 0.0) -> Tensor:
     return (K.diagonal(dim1=-2, dim2=-1).abs() + gamma).sqrt()[..., None]
 
 
-def probed_condition(probed: Tensor) -> Tensor:
-    r"""(...) a bound on cond(H), at most SLACK times too small but for very bad luck.
+def probed_condition(probed: Tensor) -> float:
+    r"""A bound on the largest cond(H), at most SLACK times too small but for very bad luck.
 
     The probes $x$ as `probed` $= L^{-1} D^{1/2} x$ (..., n, PROBES) have the squared norms
     $x^\top H^{-1} x$, about the sum of the eigenvalues of $H^{-1}$. Those of H add up to n.
     """
-    return probed.shape[-2] * probed.square().sum(-2).amax(-1)
+    norm = torch.linalg.vector_norm(probed, dim=-2).amax().item()
+    return probed.shape[-2] * norm * norm
 
 
 def plenty(dtype: torch.dtype) -> float:
@@ -116,7 +117,7 @@ def matrix_condition(M: Tensor, factor: Tensor) -> float:
     """Estimates cond(H) of a matrix from its Cholesky factor; 1 if digits are plenty."""
     roots = diagonal_roots(M)
     probed = solve_lower(factor, roots * random_probes(0, roots))
-    if bool(probed_condition(probed) < plenty(M.dtype)):
+    if probed_condition(probed) < plenty(M.dtype):
         return 1.0
     condition = scaled_condition(roots, lambda rhs: torch.cholesky_solve(rhs, factor), M.matmul)
     return float(condition)
@@ -157,7 +158,8 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
     if 4 * rhs.shape[-2] < rhs.shape[-1]:  # half the time for few rows, if L is in one piece
-        return solve_lower(L if L.mT.is_contiguous() else L.contiguous(), rhs.mT).mT
+        whole = L.is_contiguous() or L.mT.is_contiguous()
+        return solve_lower(L if whole else L.contiguous(), rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
     return x
 
@@ -272,8 +274,8 @@ class GrowingCholesky:
         for past in self.panels:
             rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)
             solved[:, past.rows] = solve_lower_right(past.triangle, rhs)
-        roots = diagonal_roots(K_rows[:, n:], self.gamma)
-        schur = less_square(K_rows[:, n:], solved)
+        own = K_rows[:, n:]
+        roots, schur = diagonal_roots(own, self.gamma), less_square(own, solved)
         schur.diagonal().add_(self.gamma)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
@@ -402,7 +404,7 @@ class GrowingCholesky:
         if self.panels and grown and not self._warned:
             self._estimated = len(self)
             probed = self._solved[:, -PROBES:]
-            if not bool(probed_condition(probed) < plenty(probed.dtype)):
+            if not probed_condition(probed) < plenty(probed.dtype):
                 self._warned = warn_if_meaningless("gamma I + K", self.condition, probed.dtype)
         return self._warned
 
