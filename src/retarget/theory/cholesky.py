@@ -272,8 +272,9 @@ class GrowingCholesky:
         rows = slice(panel.used, panel.used + m)
         solved = K_rows.new_empty(m, n) if panel.used else panel.left_rows[:m]
         for past in self.panels:
-            rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)
-            solved[:, past.rows] = solve_lower_right(past.triangle, rhs)
+            columns = past.rows
+            rhs = less_product(K_rows[:, columns], solved[:, : past.start], past.left)
+            solved[:, columns] = solve_lower_right(past.triangle, rhs)
         own = K_rows[:, n:]
         roots, schur = diagonal_roots(own, self.gamma), less_square(own, solved)
         schur.diagonal().add_(self.gamma)
