@@ -104,7 +104,7 @@ def probed_condition(probed: Tensor) -> float:
     The probes $x$ as `probed` $= L^{-1} D^{1/2} x$ (..., n, PROBES) have the squared norms
     $x^\top H^{-1} x$, about the sum of the eigenvalues of $H^{-1}$. Those of H add up to n.
     """
-    norm = torch.linalg.vector_norm(probed, dim=-2).amax().item()
+    norm = float(torch.linalg.vector_norm(probed, dim=-2).amax())
     return probed.shape[-2] * norm * norm
 
 
