@@ -1,3 +1,7 @@
+import copy
+import pickle
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +28,27 @@ def test_rows_are_appended_and_kept_when_the_buffer_grows_and_forks_go_on_by_the
     twin.rows.zero_()
     assert torch.equal(rows.rows, torch.cat(expected))
     assert torch.equal(fork.rows, torch.cat([*expected, torch.zeros(2, 2)]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_fork_writes_over_the_rows_of_another_in_whatever_order_they_append(seed):
+    draw, pool = random.Random(seed), [(GrowingRows(), [])]
+    for number in range(300):
+        rows, expected = draw.choice(pool)
+        doing = draw.choice(["append"] * 4 + ["fork", "clone", "deepcopy", "pickle", "drop"])
+        if doing == "append":
+            part = torch.full((draw.randrange(3), 2), float(number))
+            rows.append(part)
+            expected.append(part)
+        elif doing == "drop" and len(pool) > 1:
+            pool.remove((rows, expected))
+        elif doing != "drop":
+            copies = {"deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
+            twin = copies[doing](rows) if doing in copies else getattr(rows, doing)()
+            pool.append((twin, list(expected)))
+        for each, parts in pool:
+            assert len(each) == sum(map(len, parts))
+            assert not parts or torch.equal(each.rows, torch.cat(parts))
 
 
 LEARNER = rt.SGD(lr=0.2)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
-from weakref import ref
 
 import numpy as np
 import torch
@@ -46,7 +45,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     """The caller's array as a tensor that shares its memory, detached from any graph."""
     if isinstance(value, Tensor):
         _require_plain(name, value)
-        return value.detach()
+        return value.detach() if value.requires_grad else value
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InvalidInputError(
             f"{name} is a masked array with {np.ma.getmaskarray(value).sum()} masked entries; "
@@ -313,7 +312,7 @@ def require_symmetric(name: str, K: Tensor) -> None:
 
 def _asymmetry(K: Tensor) -> Iterator[tuple[int, int, Tensor]]:
     """The lower triangle of K - K^T, tile by tile: (first row, first column, tile)."""
-    tile = 2 * panel_rows(K.device)
+    tile = panel_rows(K.device)  # on a CPU, both tiles fit into the cache
     for i in range(0, len(K), tile):
         for j in range(0, i + 1, tile):
             rows, columns = slice(i, i + tile), slice(j, j + tile)
@@ -356,45 +355,24 @@ def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> Non
         )
 
 
-class Sharers(Generic[T]):
-    """The living objects that share an array; what is pickled or deep-copied shares with nobody.
-
-    Not a `WeakSet`, whose callbacks would swallow an interrupt (Ctrl-C).
-    """
-
-    def __init__(self) -> None:
-        self._found: list[ref[T]] = []
-
-    def __iter__(self) -> Iterator[T]:
-        return iter([each for found in self._found if (each := found()) is not None])
-
-    def add(self, *more: T) -> None:
-        """Adds objects, and drops those that are no longer there."""
-        self._found = [found for found in self._found if found() is not None]
-        self._found += [new for new in map(ref, more) if new not in self._found]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Sharers, ()
-
-
 def shallow(thing: T) -> T:
     """A copy that shares every attribute: as `copy.copy`, at a tenth of the price."""
     twin: T = object.__new__(type(thing))
-    twin.__dict__.update(thing.__dict__)
+    twin.__dict__ = thing.__dict__.copy()
     return twin
 
 
 class GrowingRows:
     """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss.
 
-    Forks share the buffer until one of them would write where another has its own rows.
+    Forks share the buffer: the first one that appends goes on in it, and the others take a copy.
     """
 
     def __init__(self, capacity: int = 0) -> None:
         self._capacity = capacity
         self._buffer: Tensor | None = None
         self._size = 0
-        self._sharers: Sharers[GrowingRows] = Sharers()  # of the buffer
+        self._written = [0]  # rows of the buffer that are in use by some fork, the longest one
 
     def __len__(self) -> int:
         return self._size
@@ -413,33 +391,29 @@ class GrowingRows:
 
     def append(self, rows: Tensor) -> None:
         """Appends a copy of `rows`."""
-        size, dtype = self._size + rows.shape[0], rows.dtype
-        if self._buffer is not None and self._buffer.dtype != dtype:
+        size, dtype, buffer = self._size + rows.shape[0], rows.dtype, self._buffer
+        if buffer is not None and buffer.dtype != dtype:
             dtype = _lossless_dtype(self.rows, rows)
-        full = self._buffer is None or size > self._buffer.shape[0] or dtype != self._buffer.dtype
-        taken = size > self._size and any(
-            other._size > self._size and other._sharers is self._sharers for other in self._sharers
-        )
-        if self._buffer is None or full or taken:
+        fits = buffer is not None and size <= buffer.shape[0] and dtype == buffer.dtype
+        if buffer is None or not fits or self._written[0] != self._size:
             capacity = max(size, 2 * self._size, self._capacity)
             buffer = rows.new_empty((capacity, *rows.shape[1:]), dtype=dtype)
             if self._buffer is not None:
                 buffer[: self._size] = self._buffer[: self._size]
-            self._buffer, self._sharers = buffer, Sharers()
-        self._buffer[self._size : size] = rows
+            self._buffer, self._written = buffer, [self._size]
+        self._written[0] = size
+        buffer[self._size : size] = rows
         self._size = size
 
     def fork(self) -> Self:
         """Returns an independent copy to append to, at no cost; neither may change the rows."""
-        fork = shallow(self)
-        self._sharers.add(self, fork)
-        return fork
+        return shallow(self)
 
     def clone(self) -> Self:
         """Returns an independent copy, whose rows may be changed."""
         twin = shallow(self)
         twin._buffer = None if self._buffer is None else self._buffer.clone()
-        twin._sharers = Sharers()
+        twin._written = [self._size]
         return twin
 
 

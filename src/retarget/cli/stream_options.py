@@ -107,8 +107,8 @@ class StreamOptions:
         str | None,
         learner_option(
             "MODULE:FACTORY",
-            "Your own model, which is then run as well: a class or function of yours, or for "
-            "example sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or "
+            "Also run your own model: your class or function, or for example "
+            "sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or "
             "a torch module (with its optimizer and loss).",
         ),
     ] = None
@@ -120,8 +120,8 @@ class StreamOptions:
         str,
         learner_option(
             "rbf|linear|affine|MODULE:FACTORY",
-            "Which rows the learner treats as similar; affine: linear with an intercept. For a "
-            "network of your own, name the function that makes it, as package.module:factory (its "
+            "Which rows the learner treats as similar; affine: linear with an intercept. For your "
+            "own network, name the function that makes it, as package.module:factory (its "
             "empirical NTK is used).",
         ),
     ] = "rbf"
@@ -173,8 +173,8 @@ class StreamOptions:
         str,
         method_option(
             "auto|NUMBER",
-            "Ridge of the iterative correction's blocks; auto: of a few values, the one whose "
-            "learner ends closest to the batch model.",
+            "Ridge of the iterative correction's blocks; auto: the one of a few values that "
+            "brings the learner closest to the batch model.",
         ),
     ] = "auto"
     features: Annotated[
@@ -183,7 +183,7 @@ class StreamOptions:
             "auto|none|NUMBER",
             "Number of Nyström features (a linear kernel's own are exact); none: the whole kernel "
             "matrix; auto: none if that fits in --max-memory and there are at most 12,000 rows, "
-            "else as many as a minute or two allows.",
+            "otherwise as many as take a minute or two.",
         ),
     ] = "auto"
     max_memory: Annotated[

@@ -352,7 +352,7 @@ class PrecomputedKernel(Kernel):
         return rows.to(device=self.K.device, dtype=torch.int64)
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
-        if 2 * B.shape[0] < self.K.shape[0]:
+        if 6 * B.shape[0] < self.K.shape[0]:
             return self.K[A[:, None], B[None, :]]
         return self.K[A].gather(1, B.expand(A.shape[0], -1))  # whole rows: a third of the time
 

@@ -191,16 +191,17 @@ class TargetCorrector(Resumable):
     def _correct(self, count: int) -> Any:
         if self._waiting is None:
             return self._intake.give(torch.empty(0, max(1, self._intake.outputs)))
-        stop, corrected = len(self._sweep) + count, []
+        first, corrected = len(self._sweep), []
+        stop, (targets, starts) = first + count, self._waiting.unbind(1)
         for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
-            size_now = rows.stop - rows.start
-            now, self._waiting = self._waiting[:size_now], self._waiting[size_now:]
-            seen, start = self._intake.seen(rows), now[:, 1] if self._intake.has_start else None
-            corrected.append(self._sweep.correct(seen, now[:, 0], size, start))
+            now, seen = slice(rows.start - first, rows.stop - first), self._intake.seen(rows)
+            start = starts[now] if self._intake.has_start else None
+            corrected.append(self._sweep.correct(seen, targets[now], size, start))
             self._sweep.warn_once()
         if not corrected:
-            return self._intake.give(self._waiting[:0, 0])
-        self._waiting = self._waiting.clone()  # a view would keep the whole portion in memory
+            return self._intake.give(targets[:0])
+        # a copy, since a view would keep the whole portion in memory
+        self._waiting = self._waiting[count:].clone()
         self._intake.release(stop)
         return self._intake.give(torch.cat(corrected))  # a copy: see `Sweep.correct`
 

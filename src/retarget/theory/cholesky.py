@@ -31,7 +31,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, Sharers, panel_rows, panels, require_memory, shallow
+from retarget.arrays import GrowingRows, panel_rows, panels, require_memory, shallow
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -98,13 +98,14 @@ def diagonal_roots(K: Tensor, gamma: float = 0.0) -> Tensor:
     return (K.diagonal(dim1=-2, dim2=-1).abs() + gamma).sqrt()[..., None]
 
 
-def probed_condition(probed: Tensor) -> Tensor:
-    r"""(...) a bound on cond(H), at most SLACK times too small but for very bad luck.
+def probed_condition(probed: Tensor) -> float:
+    r"""A bound on the largest cond(H), at most SLACK times too small but for very bad luck.
 
     The probes $x$ as `probed` $= L^{-1} D^{1/2} x$ (..., n, PROBES) have the squared norms
     $x^\top H^{-1} x$, about the sum of the eigenvalues of $H^{-1}$. Those of H add up to n.
     """
-    return probed.shape[-2] * probed.square().sum(-2).amax(-1)
+    norm = float(torch.linalg.vector_norm(probed, dim=-2).amax())
+    return probed.shape[-2] * norm * norm
 
 
 def plenty(dtype: torch.dtype) -> float:
@@ -116,7 +117,7 @@ def matrix_condition(M: Tensor, factor: Tensor) -> float:
     """Estimates cond(H) of a matrix from its Cholesky factor; 1 if digits are plenty."""
     roots = diagonal_roots(M)
     probed = solve_lower(factor, roots * random_probes(0, roots))
-    if bool(probed_condition(probed) < plenty(M.dtype)):
+    if probed_condition(probed) < plenty(M.dtype):
         return 1.0
     condition = scaled_condition(roots, lambda rhs: torch.cholesky_solve(rhs, factor), M.matmul)
     return float(condition)
@@ -157,17 +158,20 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
     if 4 * rhs.shape[-2] < rhs.shape[-1]:  # half the time for few rows, if L is in one piece
-        return solve_lower(L if L.mT.is_contiguous() else L.contiguous(), rhs.mT).mT
+        whole = L.is_contiguous() or L.mT.is_contiguous()
+        return solve_lower(L if whole else L.contiguous(), rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
     return x
 
 
-def subtract_square(M: Tensor, part: Tensor) -> None:
-    r"""$M - A A^\top$ in place; of the upper triangle, only what a lower half reads is computed."""
-    half = M.shape[0] // 2 if M.shape[0] > FEW_ROWS else 0
-    if half:
-        M[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
-    M[half:].addmm_(part[half:], part.mT, alpha=-1)
+def less_square(M: Tensor, part: Tensor) -> Tensor:
+    r"""$M - A A^\top$ as a new matrix; above the diagonal, a part of it may be M."""
+    if M.shape[0] <= FEW_ROWS:
+        return torch.addmm(M, part, part.mT, alpha=-1)
+    half, result = M.shape[0] // 2, M.clone()
+    result[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
+    result[half:].addmm_(part[half:], part.mT, alpha=-1)
+    return result
 
 
 def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -179,21 +183,20 @@ def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
 class _Panel:
     """Consecutive rows of L, perhaps not all in use: a rectangle with a triangle to its right.
 
-    Forks share the arrays until one of them would write where another has its own rows.
+    Forks share the arrays: the first one that writes goes on in them, and the others take copies.
     """
 
     start: int
     left_rows: Tensor
     square: Tensor
     used: int = 0
-    sharers: "Sharers[_Panel]" = field(default_factory=Sharers)
+    written: list[int] = field(default_factory=lambda: [0])  # rows used by some fork, the longest
 
     def claim(self) -> None:
         """Prepares to write behind the rows in use."""
-        shared = (other for other in self.sharers if other.sharers is self.sharers)
-        if any(other.used > self.used for other in shared):
+        if self.written[0] != self.used:
             self.left_rows, self.square = self.left_rows.clone(), self.square.clone()
-            self.sharers = Sharers()
+            self.written = [self.used]
 
     @property
     def rows(self) -> slice:
@@ -267,26 +270,24 @@ class GrowingCholesky:
         panel = self._panel_for(K_rows)
         panel.claim()
         rows = slice(panel.used, panel.used + m)
-        left, square = panel.left_rows[rows], panel.square[rows]
-        solved = K_rows.new_empty(m, n) if panel.used else left
+        solved = K_rows.new_empty(m, n) if panel.used else panel.left_rows[:m]
         for past in self.panels:
-            rhs = less_product(K_rows[:, past.rows], solved[:, : past.start], past.left)
-            solved[:, past.rows] = solve_lower_right(past.triangle, rhs)
-        schur = K_rows[:, n:].clone()
-        roots = diagonal_roots(schur, self.gamma)
+            columns = past.rows
+            rhs = less_product(K_rows[:, columns], solved[:, : past.start], past.left)
+            solved[:, columns] = solve_lower_right(past.triangle, rhs)
+        own = K_rows[:, n:]
+        roots, schur = diagonal_roots(own, self.gamma), less_square(own, solved)
         schur.diagonal().add_(self.gamma)
-        if n:
-            subtract_square(schur, solved)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
         if m == panel.square.shape[0]:
             panel.square = corner  # the whole panel at once: no copy
         else:
-            square[:, rows] = corner
+            panel.square[rows, rows] = corner
         if panel.used:
-            left.copy_(solved[:, : panel.start])
-            square[:, : panel.used] = solved[:, panel.start :]
+            panel.left_rows[rows] = solved[:, : panel.start]
+            panel.square[rows, : panel.used] = solved[:, panel.start :]
         return NewRows(panel, solved, corner, roots)
 
     def commit(self, new: NewRows, rhs: Tensor | None = None) -> Tensor:
@@ -304,6 +305,7 @@ class GrowingCholesky:
                 last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
         new.panel.used += new.corner.shape[0]
+        new.panel.written[0] = new.panel.used
         self._columns.append(torch.cat([new.roots, solved], dim=1))
         return solved[:, :-PROBES]
 
@@ -313,8 +315,6 @@ class GrowingCholesky:
         fork._gram = gram
         # only the last panel is ever changed
         fork.panels = [*self.panels[:-1], *map(shallow, self.panels[-1:])]
-        for pair in zip(self.panels[-1:], fork.panels[-1:], strict=True):
-            pair[0].sharers.add(*pair)
         fork._columns = self._columns.fork()
         return fork
 
@@ -374,7 +374,8 @@ class GrowingCholesky:
                     f"room{i} is {room}, but {used} rows are used; expected at least 1 used row, "
                     "and room for all of them in one panel"
                 )
-            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room), used)
+            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room))
+            panel.used = panel.written[0] = used
             panel.left.copy_(left)
             panel.triangle.copy_(triangle)
             self.panels.append(panel)
@@ -404,7 +405,7 @@ class GrowingCholesky:
         if self.panels and grown and not self._warned:
             self._estimated = len(self)
             probed = self._solved[:, -PROBES:]
-            if not bool(probed_condition(probed) < plenty(probed.dtype)):
+            if not probed_condition(probed) < plenty(probed.dtype):
                 self._warned = warn_if_meaningless("gamma I + K", self.condition, probed.dtype)
         return self._warned
 

@@ -60,7 +60,7 @@ class Window:
         self.gram, self.memory, self._past = gram, memory, past
         self._past_beside = past_beside
 
-    @property
+    @cached_property
     def shares(self) -> tuple[Tensor, ...]:
         """(m, 1) what each error leaves in the weights (and in the velocity) after the window."""
         return _shares(self.memory, self.gram.dtype, self.gram.device)
@@ -77,11 +77,11 @@ class Window:
         """(m, m) one value per sample, from one value per step (m, steps)."""
         return _spread(response, self.memory, self.gram.dtype, self.gram.device)
 
-    def inherited(self, carry: np.ndarray) -> Tensor:
-        """(m, c) what the past before the window predicts, for a carry (m, 2)."""
+    def inherited(self, carry: np.ndarray, steps: np.ndarray) -> Tensor:
+        """(m, c) what the past before the window predicts, each sample before a step (m,)."""
         if len(self._past) == 1:  # plain SGD: the past keeps all of its effect
             return self._past[0]
-        shares = self.gram.new_tensor(carry)
+        shares = self.gram.new_tensor(carry[steps])
         total = self.gram.new_zeros(())
         for part, past in enumerate(self._past):
             total = total + shares[:, [part]] * past
@@ -143,7 +143,7 @@ class Window:
         return errors + outputs(logits if start is None else logits + start, loss)
 
     def _inherited_on_the_way(self) -> Tensor:
-        return self.inherited(self.memory.carry[self.memory.step_of])
+        return self.inherited(self.memory.carry, self.memory.step_of)
 
     def deposits(self, errors: Tensor) -> tuple[Tensor, ...]:
         """(m, c) what these errors leave in the weights and in the velocity after the window."""
@@ -327,7 +327,7 @@ def products(rows: Tensor, *groups: tuple[Tensor, ...]) -> list[tuple[Tensor, ..
     if not parts:
         return [() for _ in groups]
     together = torch.cat([part.mT for part in parts]).mT  # column by column: half the time
-    found = iter(torch.split(rows @ together, [part.shape[1] for part in parts], 1))
+    found = iter((rows @ together).split_with_sizes([part.shape[1] for part in parts], 1))
     return [tuple(next(found) for _ in group) for group in groups]
 
 

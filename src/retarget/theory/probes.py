@@ -31,8 +31,9 @@ def _rows(
 ) -> Tensor:
     stop, begin = start + like.shape[-2], start - start % CHUNK
     kind = like.dtype, like.device
-    chunks = [chunk(first, first + CHUNK, *kind) for first in range(begin, stop, CHUNK)]
-    together = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+    together = chunk(begin, begin + CHUNK, *kind)
+    for first in range(begin + CHUNK, stop, CHUNK):
+        together = torch.cat([together, chunk(first, first + CHUNK, *kind)])
     return together[start - begin : stop - begin]
 
 

@@ -61,7 +61,7 @@ class Settling:
         coupling = window.gram
         if window.memory.responses is not None:
             coupling = coupling * window.spread(window.memory.responses[1][ends]) / share.mT
-        rest = aim - window.inherited(window.memory.coasting_carry[ends])
+        rest = aim - window.inherited(window.memory.coasting_carry, ends)
         return blocks.solve_in_turn(coupling, rest) / share
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
@@ -150,7 +150,7 @@ def invert_blocks(
     probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots)))
     rounding = ROUNDING * size * eps
     enough = min(plenty(gram.dtype), 1 / rounding / SLACK)
-    if all(each < enough for each in probed.tolist()) and not any(info.tolist()):
+    if probed < enough and not any(info.tolist()):
         return BlockInverses(factors, 1.0, rounding)
     failed = info != 0
     factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)

@@ -132,7 +132,7 @@ def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Ten
         coupling = window.gram * earlier * rates
     else:
         coupling = window.spread(memory.responses[0][steps]).mul_(window.gram)
-    return window.inherited(memory.carry[steps]) + coupling @ errors
+    return window.inherited(memory.carry, steps) + coupling @ errors
 
 
 def learn_online(

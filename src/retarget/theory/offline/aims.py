@@ -149,6 +149,8 @@ class Innovation(NamedTuple):
 
 def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:
     """L_nn^-T beta_n: the offline coefficients of each block at the time when it is the newest."""
+    if corner.shape[0] == block_size:
+        return solve_lower_transposed(corner, beta)
     triangles = diagonal_blocks(corner, block_size)
     return solve_lower_transposed(triangles, in_blocks(beta, block_size)).flatten(0, 1)
 
