@@ -95,8 +95,8 @@ class StreamOptions:
         list[str] | None,
         column_option(
             "COL",
-            "Your model's logged prediction for each row, made just before it learned the row; repeat "
-            "the option for several targets.",
+            "Your model's logged prediction for each row, made just before it learned the row; "
+            "repeat the option for several targets.",
         ),
     ] = None
     predictions_after: Annotated[
