@@ -3,6 +3,8 @@
 Each of these works on the table of any network runs, whatever they compare or sweep.
 """
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
@@ -53,29 +55,27 @@ LINES = {
     "corrected, online half": (COLORS["one step"], "--"),
     "corrected, offline half": (COLORS["truth"], "-"),
 }
-# In Fig. 7 the tangent learner has the color of the correction.
-MEMORY_LINES = LINES | {
-    "tangent": (COLORS["iterative"], "-"),
-    "tangent, three epochs": (COLORS["iterative"], "--"),
-    "tangent, whole network": (COLORS["iterative"], "-"),
-    "tangent, fewer features": (COLORS["iterative"], ":"),
-    "last layer": (COLORS["one step"], "-"),
-    "last layer, random features": (COLORS["one step"], "--"),
-    "tangent, mirror views, ten epochs, 8,192 features in float32": (COLORS["iterative"], "--"),
-    "tangent, mirror views, ten epochs, 1,024 features in float32": (COLORS["iterative"], ":"),
-    "DER++, 10,900 images": (LINES["DER++"][0], "--"),
-    "joint, ten epochs": (COLORS["truth"], "-"),
-    "joint, mirror images, 40 epochs": (COLORS["truth"], "--"),
-    "corrected": (COLORS["truth"], "--"),
-    "corrected, summed loss": (COLORS["truth"], "--"),
+# Colors in Fig. 7, by the first word of a case; cases of one color have different marks.
+METHOD_COLORS = {
+    "cumulative": COLORS["offline"],
+    "joint": COLORS["truth"],
+    "last": COLORS["one step"],
+    "tangent": COLORS["iterative"],
+    "led": COLORS["iterative"],
+    "vanilla": COLORS["online"],
+    "fine-tuned": COLORS["online"],
+    "label": COLORS["online"],
+    "corrected": COLORS["offline"],
 }
+OTHER_METHOD = COLORS["corrected"]  # replay, EWC, networks that were tuned first
+MARKS = "oDs^vPX*<>dpHh84"
 # For cases that are not listed above.
 OTHER_LINES = [(color, line) for line in ("-", "--", ":") for color in COLORS.values()]
 
 
-def line_of(name: str, place: int, lines: dict[str, tuple[str, str]] = LINES) -> tuple[str, str]:
+def line_of(name: str, place: int) -> tuple[str, str]:
     """Returns color and line style of a case: its own, or by its position."""
-    return lines.get(name, OTHER_LINES[place % len(OTHER_LINES)])
+    return LINES.get(name, OTHER_LINES[place % len(OTHER_LINES)])
 
 
 def data_of(table: pl.DataFrame) -> str:
@@ -351,16 +351,19 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
 
 REFERENCE = "cumulative replay"
 NOTHING = 1e3  # where 0 bytes are drawn, on an axis without zero
-MARKERS = {"-": "o", "--": "D", ":": "s"}
 
 
 def draw_memory(table: pl.DataFrame) -> Figure:
     """Draws accuracy after every task (left), and at the end against memory (right)."""
     with figure_style():
         figure, (curves, memory) = plt.subplots(1, 2, figsize=(9.6, 5.2))
-        for place, part in enumerate(settings(table, PARAMETERS)):
-            color, line = line_of(part.name, place, MEMORY_LINES)
-            mark = {"marker": MARKERS[line], "mfc": color if line == "-" else "white", "ms": 5}
+        used: Counter[str] = Counter()
+        for part in settings(table, PARAMETERS):
+            color = METHOD_COLORS.get(re.split("[ ,]", part.name)[0], OTHER_METHOD)
+            first_of_color, sign = not used[color], MARKS[used[color] % len(MARKS)]
+            used[color] += 1
+            line = "-" if first_of_color else "--"
+            mark = {"marker": sign, "mfc": color if first_of_color else "white", "ms": 5}
             # methods that learn only at the end have no curve
             first = part.table["tasks_learned"].max() if part.name.startswith("joint") else 1
             learned = part.table.filter(pl.col("tasks_learned") >= first)
