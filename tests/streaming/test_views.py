@@ -83,7 +83,7 @@ def test_weights_forgetting_discounting_and_merging_are_exact(tmp_path):
         rt.StreamingRidge.load(tmp_path / "state", features)
     with pytest.raises(InvalidInputError, match="other has .*'views': .*expected .*'views'"):
         whole.merge(ridge([None, flip]))
-    with pytest.raises(InvalidInputError, match="other has other views"):
+    with pytest.raises(InvalidInputError, match="other has different views"):
         ridge([lambda samples: samples]).merge(ridge([lambda samples: 1 * samples]))
 
 

@@ -236,11 +236,11 @@ class StreamingRidge:
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
         if not alike(self._views.functions, other._views.functions):
-            raise InvalidInputError("other has other views; expected those of this learner")
+            raise InvalidInputError("other has different views; expected those of this learner")
         if not alike(self._map.source, other._map.source):
             raise InvalidInputError(
-                "other has another feature function, or a network with other weights; expected "
-                "the features of this learner: make other with empty()"
+                "other has a different feature function, or a network with different weights; "
+                "expected the features of this learner: make other with empty()"
             )
         if two.moments is None:
             return self
@@ -285,7 +285,9 @@ class StreamingRidge:
         """
         number = as_non_negative("factor", factor)
         if not 0 < number <= 1:
-            raise InvalidInputError(f"factor is {factor!r}; expected above 0 and at most 1")
+            raise InvalidInputError(
+                f"factor is {factor!r}; expected a number above 0 and at most 1"
+            )
         before = self.learned
         if before.moments is not None and number < 1:
             moments = before.moments.copy()

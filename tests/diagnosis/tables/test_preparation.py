@@ -256,7 +256,7 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
     ("columns", "options", "message"),
     [
         # features
-        ({"t": TEXTS[:3] + ["7"] * 57}, {}, r"'t' holds numbers, and in 3 rows text \('t0', 't1'"),
+        ({"t": TEXTS[:3] + ["7"] * 57}, {}, r"'t' holds numbers, but text in 3 rows \('t0', 't1'"),
         ({"t": ["2026-01-01", "2026-01-02"] * 20 + ["soon"] * 20}, LATE, "'soon' in 20 .* dates"),
         ({"t": [str(k) for k in range(40)] + ["?"] * 20}, LATE, r"the text '\?' in 20 .* numbers"),
         ({"t": [1e308, -1e308] * 30}, {}, r"'t' holds numbers too large .* .up to 1e\+308"),

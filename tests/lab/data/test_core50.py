@@ -181,7 +181,7 @@ def test_real_frames():
     session, thing = (int(part[1:]) for part in name.split("/")[1:3])
     row = (loaded.train_sessions == session) & (loaded.train_objects == thing - 1)
     np.testing.assert_array_equal(loaded.train_images[row][0].transpose(1, 2, 0), pixels)
-    with pytest.raises(InvalidInputError, match="of 550 sessions of an object it lacks 460"):
+    with pytest.raises(InvalidInputError, match="it lacks 460 of 550 pairs of session and object"):
         load_core50(sample, 1)
 
 

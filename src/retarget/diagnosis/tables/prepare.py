@@ -119,7 +119,7 @@ def _holds_numbers(present: pl.Series) -> bool:
     if MOSTLY <= share < 1:
         others = present.filter(numbers.is_null())
         raise InvalidInputError(
-            f"the column {shown(present.name)} holds numbers, and in {len(others):,} rows text "
+            f"the column {shown(present.name)} holds numbers, but text in {len(others):,} rows "
             f"({_distinct(others)}); empty these cells, or leave the column "
             f"out{command_hint('drop')}"
         )

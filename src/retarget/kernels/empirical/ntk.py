@@ -354,8 +354,8 @@ class EmpiricalNTK(Kernel):
         """The same as a tensor, and all outputs of the network (n, c) from the same pass."""
         if self.outputs == "full":
             raise InvalidInputError(
-                "outputs is 'full', with no features in one row per sample; expected 'mean', "
-                "'sum' or the number of an output"
+                "outputs is 'full', which does not give one row of features per sample; expected "
+                "'mean', 'sum' or the number of an output"
             )
         samples = self._samples("A", A)
         if not count(samples):
