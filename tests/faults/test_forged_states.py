@@ -153,7 +153,7 @@ BEYOND = {
         (
             "options.gamma",
             5e-324,
-            "gamma = 4.94066e-324 is too small next to the kernel for Newton",
+            "gamma = 4.94066e-324 is too small next to the kernel",
         ),
     ],
     "CorrectionTracker, entropy": [

@@ -222,9 +222,7 @@ class DriftingWeights:
     def __init__(self, features: int, gamma: float, discount: float) -> None:
         self.gamma, self.discount = as_positive("gamma", gamma), as_positive("discount", discount)
         if self.discount > 1:
-            raise InvalidInputError(
-                f"discount is {discount!r}; expected a number above 0 and at most 1"
-            )
+            raise InvalidInputError(f"discount is {discount!r}; expected above 0 and at most 1")
         self._scale = 1.0
         # the lower triangle of P / scale, stored by columns as BLAS expects
         self._matrix = np.eye(features, order="F")

@@ -49,8 +49,8 @@ class Ensemble:
         for i, other in enumerate(described):
             if other != described[0]:
                 raise InvalidInputError(
-                    f"module {i} has different parameters from module 0 (names, shapes, dtypes, what "
-                    "is trainable, or training mode); expected one architecture: train others in a "
+                    f"module {i} has different parameters from module 0 (names, shapes, dtypes, "
+                    "what is trainable, or training mode); expected one architecture: train others in a "
                     "separate call"
                 )
         self._given = modules

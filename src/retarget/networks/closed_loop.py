@@ -248,7 +248,7 @@ class ClosedLoopCorrector(Corrector):
         options = [each.to_state()[0]["options"] for each in (self._leader, leader)]
         if options[0] != options[1] or state["leader"]["flat"] is not False:  # it is given matrices
             raise InvalidInputError(
-                "the saved TangentLearner's options differ from the corrector's"
+                "the options of the saved TangentLearner differ from the corrector's"
             )
         self._leader = leader
         self._steps, self._damping = int(state["steps"]), float(state["damping"])

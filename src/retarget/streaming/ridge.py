@@ -285,9 +285,7 @@ class StreamingRidge:
         """
         number = as_non_negative("factor", factor)
         if not 0 < number <= 1:
-            raise InvalidInputError(
-                f"factor is {factor!r}; expected a number above 0 and at most 1"
-            )
+            raise InvalidInputError(f"factor is {factor!r}; expected above 0 and at most 1")
         before = self.learned
         if before.moments is not None and number < 1:
             moments = before.moments.copy()

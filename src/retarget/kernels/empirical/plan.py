@@ -112,7 +112,8 @@ class EmpiricalPlan:
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
                 "the module took a different path for later samples than for the first; expected "
-                "the same layers for all: use mode='jacobian', or wrap the part you mean in a module"
+                "the same layers for all: use mode='jacobian', or wrap the part you mean in a "
+                "module"
             )
         return _factors(self.terms, chunk, self.dtype), chunk.recording.outputs.detach()
 
@@ -255,8 +256,8 @@ def _trial(network: Network, few: Samples) -> Recording:
     if not _alike(outputs, trial.outputs[rows]):
         gap = (outputs - trial.outputs[rows]).abs().max().item()
         raise InvalidInputError(
-            f"the outputs for a sample differ by {gap:.3g} between two batches with different other "
-            "samples; expected outputs that depend only on their own sample and are not random: "
+            f"the outputs for a sample differ by {gap:.3g} between two batches with different "
+            "other samples; expected outputs that depend only on their own sample and are not random: "
             "call module.eval(), or leave out layers that mix samples"
         )
     return trial
