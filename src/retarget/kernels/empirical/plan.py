@@ -257,8 +257,8 @@ def _trial(network: Network, few: Samples) -> Recording:
         gap = (outputs - trial.outputs[rows]).abs().max().item()
         raise InvalidInputError(
             f"the outputs for a sample differ by {gap:.3g} between two batches with different "
-            "other samples; expected outputs that depend only on their own sample and are not random: "
-            "call module.eval(), or leave out layers that mix samples"
+            "other samples; expected outputs that depend only on their own sample and are not "
+            "random: call module.eval(), or leave out layers that mix samples"
         )
     return trial
 
