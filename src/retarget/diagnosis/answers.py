@@ -58,7 +58,7 @@ class Baseline:
 
     Attributes:
         kind: The mean of the targets or the most frequent class ("constant"); the target of the row
-            before ("last"); a batch model of other rows than all ("recent").
+            before ("last"); a batch model of recent rows ("recent").
         question: As in `Score`; so are error, accuracy and loss.
         error: Mean squared error.
         accuracy: Share of rows whose class is right.

@@ -63,7 +63,7 @@ def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = No
         initial: Values of the starting function on the stream, if it is not zero.
 
     Returns:
-        A of the shape of Y, computed; the prediction for a query is `K_query @ A`.
+        A with the shape of Y, computed; the prediction for a query is `K_query @ A`.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -86,7 +86,7 @@ def online_coefficients(K: da.Array, Y: Any, learner: SGD, *, initial: Any = Non
         initial: Values of the starting function on the stream, if it is not zero.
 
     Returns:
-        A of the shape of Y, computed; the prediction for a query is `K_query @ A`.
+        A with the shape of Y, computed; the prediction for a query is `K_query @ A`.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -112,7 +112,7 @@ def effective_targets(
         initial: Values of the starting function, if it is not zero (without weight decay only).
 
     Returns:
-        Effective targets of the shape of Y, computed.
+        Effective targets with the shape of Y, computed.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -132,7 +132,7 @@ def effective_targets(
 def corrected_targets(
     K: da.Array, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
 ) -> np.ndarray:
-    r"""The targets that end online as offline learning does, as `retarget.corrected_targets`.
+    r"""The targets on which online learning ends as offline, as `retarget.corrected_targets`.
 
     Args:
         K: (n, n) Gram matrix in stream order, a Dask array in square chunks. It is computed twice,
@@ -143,7 +143,7 @@ def corrected_targets(
         initial: Values of the starting function, if it is not zero (without weight decay only).
 
     Returns:
-        Corrected targets of the shape of Y, computed.
+        Corrected targets with the shape of Y, computed.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
@@ -192,7 +192,7 @@ def iterative_targets(
         initial: Values of the starting function, if it is not zero (without weight decay only).
 
     Returns:
-        Corrected targets of the shape of Y, computed.
+        Corrected targets with the shape of Y, computed.
 
     Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
