@@ -40,7 +40,7 @@ def test_numbers_and_categories_are_learned_from_the_first_rows_only():
     np.testing.assert_allclose(stream.in_units(stream.Y)[:, 0], y, atol=1e-12)
     assert (stream.target_means[0], stream.target_scales[0]) == pytest.approx((y.mean(), y.std()))
     assert (stream.kind, stream.rows.tolist()) == ("regression", list(range(1, ROWS + 1)))
-    assert stream.notes == ("Made one feature of each category: 'color'.",)
+    assert stream.notes == ("Made one feature for each category: 'color'.",)
     both = make_stream(table.with_columns(z=pl.col("k") ** 2), ["z", "y"])
     assert both.target_names == ("z", "y")
     np.testing.assert_allclose(both.Y.std(axis=0), 1, atol=1e-12)

@@ -405,7 +405,7 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
             features.append(learned)
     notes += [f"Dropped {what}: {listed(names)}." for what, names in dropped.items()]
     if encoded := [f.name for f in features if isinstance(f, Categories)]:
-        notes.append(f"Made one feature of each category: {listed(encoded)}.")
+        notes.append(f"Made one feature for each category: {listed(encoded)}.")
     if dates := [f.name for f in features if isinstance(f, Number) and f.dates]:
         notes.append(f"Converted dates and times to seconds: {listed(dates)}.")
     if not features:
