@@ -25,7 +25,8 @@ ROW = re.compile(
     r"\| \[[^]]+\]\(([\w/]*)(?:\.md)?(#[^)]+)\) \|$",
     re.MULTILINE,
 )
-OPTION = re.compile(r"<code>(?=--?\w[^<\s]{0,22}</code>)")
+INLINE = re.compile(r"<code>[^<]*</code>")
+OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]{0,22}(?![\w-])")
 CODE = re.compile(r'<div class="highlight">(<pre><span></span><code>)(.*?)(?=</code></pre>)', re.S)
 
 
@@ -103,7 +104,11 @@ def with_copies(page: str) -> str:
 
 def with_whole_options(page: str) -> str:
     """A page on which a line does not end between the hyphens of an option."""
-    return OPTION.sub('<code class="word">', page)
+
+    def whole(code: re.Match[str]) -> str:
+        return OPTION.sub(r'<span class="word">\g<0></span>', code[0])
+
+    return INLINE.sub(whole, page)
 
 
 def finish(site: Path, theory: str) -> None:
