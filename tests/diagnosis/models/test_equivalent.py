@@ -206,7 +206,7 @@ class Single(nn.Linear):
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (RunningMean(), {}, "is known that describes RunningMean; among models with partial"),
+        (RunningMean(), {}, "No known kernel describes RunningMean; among models with partial"),
         (PassiveAggressiveRegressor, {}, "No known kernel describes PassiveAggressiveRe"),
         (SGDRegressor(loss="huber"), {}, "with loss='huber'; a linear kernel would, with"),
         (SGDRegressor(penalty="l1", average=True), {}, "with penalty='l1', average=True"),
