@@ -115,7 +115,7 @@ class NetworkCorrector(Corrector):
         learner: Describes the optimizer of your loop. Its `reduction` matters: the mean over a
             mini-batch is like a rate divided by the batch size.
         gamma: Ridge of the offline learner that the targets lead to. `"auto"` chooses it and
-            `ridge` anew in each task, or no correction: a tenth of the rows is held out, copies of
+            `ridge` again in each task, or no correction: a tenth of the rows is held out, copies of
             the network are trained on the true targets and on four corrections, and the best on
             the held-out rows of all tasks so far is chosen, if it is clearly better than the true
             targets (by two standard errors). `trials` shows what was tried. It costs five passes
@@ -261,7 +261,7 @@ class NetworkCorrector(Corrector):
         Args:
             tasks: The samples and true targets of each task that it has corrected.
             targets: The targets that it returned for the last task.
-            trials: Its `trials`, with `gamma="auto"`; without them `recorrect` chooses anew.
+            trials: Its `trials`, with `gamma="auto"`; without them `recorrect` chooses again.
         """
         if tasks:
             self._trials = checked_trials(trials, self._rehearsal is not None)

@@ -77,7 +77,7 @@ class Assembly:
         plan: What to compute for each sample.
         rows: Samples on the left of the kernel matrix.
         columns: Samples on its right.
-        max_memory: Working memory in bytes; `"auto"` for half of what is free beside the matrix.
+        max_memory: Working memory in bytes; `"auto"` for half of what the matrix leaves free.
         progress: Whether to show a progress bar; None shows it on a terminal.
     """
 
@@ -247,7 +247,7 @@ class EmpiricalNTK(Kernel):
             Jacobian for the rest; "jacobian" uses the Jacobian for all.
         accumulate: The type of the products and of the result; None for that of the parameters.
         max_memory: Working memory besides the kernel matrix, in bytes or as text such as "4GB";
-            "auto" for half of what is free beside the matrix when a kernel is computed.
+            "auto" for half of what the matrix leaves free when a kernel is computed.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
             numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
