@@ -1,4 +1,7 @@
-"""What is done to the built pages: search shows words instead of LaTeX, copies have no prompts."""
+"""What is done to the built pages.
+
+Search shows words instead of LaTeX, copies have no prompts, and short options are not cut in two.
+"""
 
 import html
 import json
@@ -22,6 +25,8 @@ ROW = re.compile(
     r"\| \[[^]]+\]\(([\w/]*)(?:\.md)?(#[^)]+)\) \|$",
     re.MULTILINE,
 )
+INLINE = re.compile(r"<code>[^<]*</code>")
+OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]{0,22}(?![\w-])")
 CODE = re.compile(r'<div class="highlight">(<pre><span></span><code>)(.*?)(?=</code></pre>)', re.S)
 
 
@@ -97,10 +102,19 @@ def with_copies(page: str) -> str:
     return CODE.sub(marked, page)
 
 
+def with_whole_options(page: str) -> str:
+    """A page on which a line does not end between the hyphens of an option."""
+
+    def whole(code: re.Match[str]) -> str:
+        return OPTION.sub(r'<span class="word">\g<0></span>', code[0])
+
+    return INLINE.sub(whole, page)
+
+
 def finish(site: Path, theory: str) -> None:
     """Changes the pages and the search index in place."""
     for page in site.rglob("*.html"):
-        page.write_text(with_copies(page.read_text()))
+        page.write_text(with_whole_options(with_copies(page.read_text())))
     path = site / "search.json"
     index = json.loads(path.read_text())
     index["items"] += entries(theory)

@@ -28,6 +28,7 @@ AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 MATHJAX = "mathjax@3.2.2"  # the last one whose formulas need no further file
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
 
+MEMBER = re.compile(r"^::: [\w.]+$(\n    options: \{)?", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 LISTED = re.compile(r'"([\w/]+/\*\.\w+)"')
@@ -62,11 +63,21 @@ def as_page(path: Path) -> str:
         text = re.sub(r"\n\n```$", "\n```", block[0])
         return re.sub(r"^```python\n(?=>>>)", "```pycon\n", text)
 
-    text, pieces, last = path.read_text(), [], 0
+    text, pieces, last = under_headings(path.read_text()), [], 0
     for block in FENCE.finditer(text):
         pieces += [LINK.sub(turned, text[last : block.start()]), shown(block)]
         last = block.end()
     return "".join([*pieces, LINK.sub(turned, text[last:])])
+
+
+def under_headings(text: str) -> str:
+    """A page of the reference: without sections, its members come right below its title."""
+
+    def raised(member: re.Match[str]) -> str:
+        options = "" if member[1] else "\n    options: {"
+        return f"{member[0]}{options}heading_level: 2{', ' if member[1] else '}'}"
+
+    return text if re.search(r"^## ", text, re.MULTILINE) else MEMBER.sub(raised, text)
 
 
 def lay_out() -> None:

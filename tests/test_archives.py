@@ -61,7 +61,7 @@ def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypat
         read_tar(tmp_path / "made", content[:-8] + bytes(8), largest=20_000)
 
 
-OUT, ODD_KIND = "which leads out of its folder", "which is a link or another special file"
+OUT, ODD_KIND = "which points outside its folder", "which is a link or another special file"
 NO_TAR = "is damaged, or not a .tar.gz archive"
 SPARSE = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"}
 LONG_NAME = member("x", tarfile.GNUTYPE_LONGNAME, 10) + b"../outside" + bytes(502) + member("x")

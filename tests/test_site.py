@@ -157,6 +157,23 @@ def test_copies_have_neither_prompts_nor_outputs():
     )
 
 
+def test_short_options_stay_on_one_line():
+    page = "<p>--out</p> <code>run -v --hold-out group</code> <code>a-b</code> <code>x--y</code>"
+    marked = page.replace("-v", '<span class="word">-v</span>')
+    marked = marked.replace("--hold-out", '<span class="word">--hold-out</span>')
+    assert finish_site.with_whole_options(page) == marked
+
+
+def test_reference_pages_without_sections_have_their_members_below_the_title():
+    text = "# Title\n\n::: a.B\n\n::: a.C\n    options: {members: false}\n"
+    assert make_site.under_headings(text) == (
+        "# Title\n\n::: a.B\n    options: {heading_level: 2}\n\n"
+        "::: a.C\n    options: {heading_level: 2, members: false}\n"
+    )
+    with_sections = text.replace("::: a.C", "## Section\n\n::: a.C")
+    assert make_site.under_headings(with_sections) == with_sections
+
+
 def test_search_shows_words_and_leads_from_an_equation_to_the_theory(tmp_path):
     item = {"title": r"The ridge \(\gamma\)", "text": r"<p>\(i &lt; t\), and \[ K^2 \]</p>"}
     (tmp_path / "search.json").write_text(json.dumps({"config": {}, "items": [item]}))

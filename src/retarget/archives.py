@@ -112,8 +112,8 @@ def _content(
 def _require_harmless(path: Path, name: str, plain: bool) -> None:
     if name.startswith("/") or ":" in name or "\\" in name or ".." in name.split("/"):
         raise InvalidInputError(
-            f"{path} holds {name!r}, which leads out of its folder; no official archive does "
-            "that, and nothing was read"
+            f"{path} holds {name!r}, which points outside its folder; no official archive does "
+            "that, so nothing was read"
         )
     if not plain:
         raise InvalidInputError(

@@ -155,7 +155,7 @@ def _from_a_folder() -> bool:
 
 
 class ClusterError(RetargetError, RuntimeError):
-    """A Dask cluster cannot be used: unreachable, on other versions, or losing its workers."""
+    """A Dask cluster cannot be used: unreachable, with other versions, or losing its workers."""
 
 
 class UnreachableTargetsError(RetargetError, ArithmeticError):

@@ -212,7 +212,7 @@ def test_the_example_is_written_and_diagnosed_as_its_line_says(command, tmp_path
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_commands_of_a_page_run_in_an_empty_folder(command, tmp_path, stand, page):
     (tmp_path / "t.csv").unlink()
-    text = (Path(__file__).parents[2] / page).read_text()
+    text = (Path(__file__).parents[2] / page).read_text().replace("\\\n", " ")
     lines = re.findall(r"^retarget (diagnose.*)$", text, re.MULTILINE)
     assert len(lines) >= 3
     assert sensors.SAME_AS in text

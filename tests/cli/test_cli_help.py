@@ -12,7 +12,7 @@ PARTS = ["data list", "data get", "data check"] + [
 ]
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *PARTS])
+@pytest.mark.parametrize("name", ["", *COMMANDS, *PARTS])
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_option_is_cut_and_flags_have_no_type(command, name, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))

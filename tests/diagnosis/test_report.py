@@ -100,6 +100,9 @@ class TestEveryPage:
         assert all(b <= a + 1 for a, b in pairwise(levels))
         ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
         assert len(ids) == len(set(ids))
+        named = [attrs["aria-labelledby"] for attrs in page.all("section")]  # by its heading
+        assert named == [f"{attrs['id']}-title" for attrs in page.all("section")]
+        assert set(named) <= set(ids)
         order = [ids.index(part) for part in ("advice", "first-scores", "along", "found", "shift")]
         assert order == sorted(order)
         assert ("model" in ids) == (name.startswith("model") or name == "logged")

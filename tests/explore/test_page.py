@@ -369,6 +369,7 @@ def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(p
     np.testing.assert_allclose(factors, block.modulation.diagonal(), rtol=0.01)
     assert page.locator("#moves .bar.online").get_attribute("d").count("M") == 8
     assert page.locator("#moves .dot").count() == 8
+    assert page.locator("#moves[aria-labelledby=terms-title]").is_visible()
     enter(page, "#momentum-number", "0.5")
     assert "set the momentum to 0" in page.inner_text("#terms-text")
     assert page.locator("#moves").is_hidden()

@@ -150,7 +150,11 @@ def test_a_forged_state_is_an_error_of_ours_or_works(name, tmp_path):
 BEYOND = {
     "TargetCorrector, cross-entropy": [
         ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most 1e[+]100 with loss='cross-"),
-        ("options.gamma", 5e-324, "gamma = 4.94066e-324 is too small beside the kernel for Newton"),
+        (
+            "options.gamma",
+            5e-324,
+            "gamma = 4.94066e-324 is too small next to the kernel",
+        ),
     ],
     "CorrectionTracker, entropy": [
         ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most"),

@@ -173,7 +173,7 @@ REFUSED = {
     "momentum": (optimizer(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
     "decay": (
         optimizer(replace(LEARNER, weight_decay=0.1)),
-        "weight_decay=0.1.*an rt.SGD like the f",
+        "weight_decay=0.1.*an rt.SGD that matches",
     ),
     "rates": (optimizer(two_rates), "is SGD with several rates, but .* made for plain SGD"),
     "rates, another preconditioner": (

@@ -257,7 +257,7 @@ def test_buffers_are_each_members_own_and_written_back():
 def test_networks_of_different_architectures(change):
     other = mlp(2)
     change(other)
-    with pytest.raises(InvalidInputError, match="module 2 has other parameters than module 0"):
+    with pytest.raises(InvalidInputError, match="module 2 has different parameters from module 0"):
         Ensemble([mlp(1), mlp(3), other])
 
 

@@ -231,7 +231,7 @@ def test_saved_and_loaded_it_goes_on_to_the_same_bits(tmp_path):
     values, tensors = read_state(path)
     values["options"]["features"] = 31
     write_state(path, values, tensors)
-    with pytest.raises(rt.errors.InvalidInputError, match="other options than the corrector"):
+    with pytest.raises(rt.errors.InvalidInputError, match="differ from the corrector's"):
         rt.ClosedLoopCorrector.load(path, network)
 
 

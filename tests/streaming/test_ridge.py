@@ -325,13 +325,17 @@ def test_discounted_samples_weigh_less(intercept):
 def test_discounts_that_mean_nothing():
     X, Y, queries, _ = made()
     thing = learner(gamma="auto").learn(X, Y)
-    for factor, match in ((0.0, "is 0.0; expected above 0"), (1.5, "is 1.5"), ("x", "a number")):
+    for factor, match in (
+        (0.0, "is 0.0; expected above 0"),
+        (1.5, "is 1.5"),
+        ("x", "a number"),
+    ):
         error = InvalidTypeError if factor == "x" else InvalidInputError
         with pytest.raises(error, match=match):
             thing.discount(factor)
     for _ in range(280):
         thing.discount(0.5)
-    with pytest.raises(InvalidInputError, match="which is nothing; start a new learner"):
+    with pytest.raises(InvalidInputError, match="none of them would count; start a new learner"):
         thing.discount(1e-20)
     assert np.isfinite(thing.predict(queries)).all()
 
@@ -572,7 +576,9 @@ def test_learners_with_different_features_are_not_merged(name):
     one.learn(X[:20], Y[:20])
     other.learn(X[20:], Y[20:])
     before = one.predict(queries)
-    with pytest.raises(InvalidInputError, match=r"another feature function.*make other with empty"):
+    with pytest.raises(
+        InvalidInputError, match=r"different feature function.*make other with empty"
+    ):
         one.merge(other)
     np.testing.assert_array_equal(one.predict(queries), before)
     other = one.empty().learn(X[20:], Y[20:])  # as the message says

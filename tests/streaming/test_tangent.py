@@ -308,7 +308,7 @@ def test_networks_that_differ_are_not_merged_and_a_bad_row_is_named():
         rt.TangentLearner(nn.Sequential(first, act, last).double(), 0.1, features=8).learn(X, Y)
         for act in (nn.Tanh(), nn.ReLU())
     )
-    with pytest.raises(InvalidInputError, match="another feature function, or a network with"):
+    with pytest.raises(InvalidInputError, match="a different feature function, or a network with"):
         one.merge(other)
     assert one.merge(one.empty().learn(X, Y)).samples == 24
     X[7] = 1e200  # finite, but not what the network makes of it

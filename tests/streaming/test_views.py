@@ -83,7 +83,7 @@ def test_weights_forgetting_discounting_and_merging_are_exact(tmp_path):
         rt.StreamingRidge.load(tmp_path / "state", features)
     with pytest.raises(InvalidInputError, match="other has .*'views': .*expected .*'views'"):
         whole.merge(ridge([None, flip]))
-    with pytest.raises(InvalidInputError, match="other has other views"):
+    with pytest.raises(InvalidInputError, match="other has different views"):
         ridge([lambda samples: samples]).merge(ridge([lambda samples: 1 * samples]))
 
 
@@ -145,7 +145,7 @@ def negated_in_place(samples):
         (lambda s: s.astype("float32"), "torch.float32 from torch.float64"),
         (negated_in_place, "negated_in_place changes its input in place"),
         (random_sign, "random_sign differs from call to call; .* use one view for each outcome"),
-        (lambda s: s - s.mean(0), "alone another answer than the same sample in a batch"),
+        (lambda s: s - s.mean(0), "sample alone than for the same sample in a batch"),
     ],
 )
 def test_a_view_that_is_none_changes_nothing(view, message):

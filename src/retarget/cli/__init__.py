@@ -50,6 +50,13 @@ class Commands(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         return name, loaded(name) if name else None, rest
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns `--version` and `--help`: flags, for which the help shows no type."""
+        options = super().get_params(ctx)
+        for option in options:
+            option.metavar = ""
+        return options
+
 
 def loaded(name: str) -> Any:
     """Imports a command: its module has an `app` with one command of that name, or several."""

@@ -58,7 +58,7 @@ class Baseline:
 
     Attributes:
         kind: The mean of the targets or the most frequent class ("constant"); the target of the row
-            before ("last"); a batch model of other rows than all ("recent").
+            before ("last"); a batch model of recent rows ("recent").
         question: As in `Score`; so are error, accuracy and loss.
         error: Mean squared error.
         accuracy: Share of rows whose class is right.
@@ -148,7 +148,7 @@ class Drift:
 
     Attributes:
         window: Rows that the batch model of recent rows learned from.
-        refits: At how many points of the stream both models were fitted anew.
+        refits: At how many points of the stream both models were fitted again.
         rows: Rows on which they were compared: those after each point, up to the next.
         effect: The change of the loss if only recent rows are used, relative to a batch model of
             all rows so far: below 0 means that the stream drifts.

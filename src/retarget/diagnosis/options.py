@@ -83,7 +83,7 @@ class DiagnosisOptions:
         if not 0 < self.test_share <= 0.4:
             raise InvalidInputError(
                 f"{named('test_share')} is {self.test_share}; expected a share above 0 and at most "
-                "0.4: so many rows are held out for each question"
+                "0.4, the share of rows held out for each question"
             )
         as_aim(self.aim, named("aim"))
         if self.width != "auto" and self.kernel != "rbf":
@@ -110,7 +110,7 @@ class DiagnosisOptions:
             raise InvalidInputError(
                 f"{named('evaluation')} is {self.evaluation!r} and there is "
                 f"{'no' if test is None else 'a'} test set; give {option('test')} for 'test', "
-                "and for it only"
+                "and only then"
             )
         return self.evaluation
 

@@ -123,13 +123,13 @@ def diagnose(
         allow_leak: Whether to accept features that give the target away.
         test: **The comparison.** Rows to measure errors on: (X, Y), or a frame if Y names columns.
         evaluation: Which rows the learners are asked about. "both" holds out rows from the "whole"
-            stream (what does it still know?) and its last rows, the "next" ones (what does it make
-            of what comes next?); either can be asked alone. "progressive" scores each row before
-            it is learned, "test" uses the test set (the default if there is one).
+            stream (what does it still know?) and its last rows, the "next" ones (how well does it
+            predict what comes next?); either can be asked alone. "progressive" scores each row
+            before it is learned, "test" uses the test set (the default if there is one).
         test_share: The share of the stream to hold out for each question, a tenth; from 150 rows
             on, at least 30 rows are held out.
         hold_out: "rows", or "group" to hold out all rows of some groups: for people, devices or
-            shops, of which new ones will come. The ridge is then chosen on groups as well.
+            shops, if new ones will come. The ridge is then chosen on groups as well.
         metric: What learners are compared by: "squared" or "absolute" error; for classes
             "log-loss", "accuracy" or "balanced-accuracy". "auto" is the squared error, and for
             classes the accuracy where it tells them apart.

@@ -365,7 +365,7 @@ class Diagnosis:
     def score(self, learner: LearnerName, question: Question | None = None) -> Score:
         """Returns one learner's score; without a question, on the first set of rows.
 
-        That is the whole stream, unless the evaluation was another.
+        That is the whole stream, unless another evaluation was chosen.
         """
         wanted = self.answers[0].question if question is None else question
         return next(one for one in self.scores if (one.learner, one.question) == (learner, wanted))
@@ -407,7 +407,7 @@ class Diagnosis:
         return numbers(self)
 
     def table(self) -> pl.DataFrame:
-        """Returns each row's targets, what was really learned of them, and the shift."""
+        """Returns each row's true targets, what was really learned, and the shift."""
         from retarget.diagnosis.report.export import shift_table
 
         return shift_table(self)

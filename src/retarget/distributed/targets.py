@@ -111,7 +111,7 @@ def effective_targets(
 def corrected_targets(
     K: da.Array, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
 ) -> np.ndarray:
-    r"""The targets that end online as offline learning does, as `retarget.corrected_targets`.
+    r"""The targets on which online learning ends as offline, as `retarget.corrected_targets`.
 
     Arguments and result differ from those of that function as in `offline_coefficients`. K is
     computed twice, unless it was persisted.

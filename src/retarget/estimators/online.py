@@ -265,7 +265,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             scikit-learn kernel.
         width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"` uses
             the median distance between samples that differ, among at most 1,000 evenly spaced ones.
-        lr: The learning rate; a schedule with one rate a step; or `"stable"` for half the largest
+        lr: The learning rate; a schedule with one rate per step; or `"stable"` for half the largest
             rate at which the learner is stable on a stream in random order. For the "rbf" kernel
             with single samples and no momentum that is 1: each step fits its sample.
         gamma: Ridge of the offline learner that corrections aim at, and that `effective_targets`
@@ -276,9 +276,10 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         weight_decay: As in `torch.optim.SGD`.
         reduction: `"sum"` or `"mean"` of the losses in a mini-batch; it must be given if
             `batch_size` is above 1.
-        correction: `"none"` learns the targets as they are. `"exact"` learns targets with which
-            it ends as the offline learner; they need the whole stream beforehand. `"iterative"`
-            learns targets that lead to the offline learner's predictions, block by block.
+        correction: `"none"` learns the targets as they are. `"exact"` learns targets that
+            make it end as the offline learner; computing them needs the whole stream.
+            `"iterative"` learns targets that lead to the offline learner's predictions, block by
+            block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
             the batch size. `"auto"` uses the smallest multiple that is 64 or more.
         ridge: Stabilizes the iterative correction if samples of a block are very similar; 0.01 is

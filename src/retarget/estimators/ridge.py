@@ -131,8 +131,9 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
     of them: the same as `sklearn.linear_model.Ridge(alpha=gamma)` fitted on everything at once. It
     keeps only sums: with m features, $m^2$ numbers.
 
-    Use it if data come in portions, or do not fit into memory. Learning costs $O(m^2)$ a sample,
-    and the first prediction afterwards $O(m^3)$, or about eight times that with `gamma="auto"`.
+    Use it if data come in portions, or do not fit into memory. Learning costs $O(m^2)$ per
+    sample, and the first prediction afterwards $O(m^3)$, or about eight times that with
+    `gamma="auto"`.
     Parameters are read when a stream begins; `partial_fit` does not read them again.
 
     Args:

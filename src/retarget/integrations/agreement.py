@@ -178,7 +178,7 @@ def require_optimizer(optimizer: torch.optim.Optimizer, corrector: Corrector) ->
     if found != learner:
         raise InvalidInputError(
             f"the optimizer is {found}, but the corrector's learner is {learner}; make the "
-            "corrector from an rt.SGD like the former"
+            "corrector from an rt.SGD that matches the optimizer"
         )
     has_velocity = any(optimizer.state.values())
     if learner.momentum and has_velocity != bool(corrector.samples):

@@ -69,10 +69,10 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     of corrected minus true targets; `LargestTarget`; and `LinearizationError`, how far the network
     was from the theory, once this is known.
 
-    Anything that the corrector's learner does not describe is an error, which names all of it:
-    another optimizer, rate, batch size or loss than the learner has, samples that other plugins add
-    (replay), task labels as inputs, several processes, mixed precision. At the first steps of an
-    experience and at a few later ones the gradients are compared with those of the corrector's
+    Anything that the corrector's learner does not describe is an error that lists all of it: an
+    optimizer, rate, batch size or loss that differs from the learner's, samples that other plugins
+    add (replay), task labels as inputs, several processes, mixed precision. At the first steps of
+    an experience and at a few later ones the gradients are compared with those of the corrector's
     loss, so that penalties of other plugins (EWC, LwF) are errors, too.
 
     Args:

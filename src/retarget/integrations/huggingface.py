@@ -61,8 +61,8 @@ class TargetCorrectionTrainer(Trainer):
     schedule, so that they always agree. With Adam and AdamW the first task is trained on its true
     targets, because the kernel needs second moments; the corrector still counts it as seen.
     Anything that would make the targets wrong (shuffling, clipping, dropout, mixed precision,
-    several devices) is an error before training starts, which names all of it and the
-    `TrainingArguments` that would do. At the first steps of a task and at a few later ones, the
+    several devices) is an error before training starts, which lists all of it and the
+    `TrainingArguments` to use instead. At the first steps of a task and at a few later ones, the
     gradients are compared with those of the corrector's loss, so that a penalty that a subclass or
     a callback adds is an error, too.
 
@@ -72,8 +72,9 @@ class TargetCorrectionTrainer(Trainer):
     Args:
         *args: As for `Trainer`.
         corrector: A function that makes the corrector from the network, the learner and, for Adam,
-            AdamW and several rates, `preconditioner=`, such as `functools.partial(
-            rt.NetworkCorrector, gamma=1.0, block_size=16)`. It is called once, at the first task.
+            AdamW and several rates, `preconditioner=`, such as
+            `functools.partial(rt.NetworkCorrector, gamma=1.0, block_size=16)`. It is called once,
+            at the first task.
         **kwargs: As for `Trainer`.
 
     Attributes:

@@ -50,15 +50,15 @@ class TargetCorrectionCallback(Callback):
     `training_step` receives: (x, z) instead of (x, y). Use the same callback object for all tasks.
 
     With an `rt.ClosedLoopCorrector` nothing is computed beforehand. Every batch is a block and one
-    training step: the callback corrects it when it arrives, and if the corrector
-    stores samples (`replay=...`), appends as many of them to the batch.
+    training step: the callback corrects it when it arrives and, if the corrector stores samples
+    (`replay=...`), appends equally many of them to the batch.
 
     The loss in `training_step` must be the corrector's: half the squared error, summed over the
     outputs (or cross-entropy), with the sum or the mean over the mini-batch according to the
     learner's `reduction`, and no penalty. Its gradients are compared with the corrector's at the
     first steps of a task and at a few later ones, and the optimizer is compared with the learner.
     Anything that would make the targets wrong (shuffling, mixed precision, several devices, ...)
-    raises an `InvalidInputError`, which names all of it, before the first step.
+    raises an `InvalidInputError` that lists all of it before the first step.
 
     It logs `retarget/shift` (root mean square of corrected minus true targets),
     `retarget/largest_target`, and `retarget/linearization_error`, how far the network is from the

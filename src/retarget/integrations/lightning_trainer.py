@@ -208,7 +208,7 @@ class Places:
         if not isinstance(targets, Tensor):
             raise InvalidInputError(
                 f"the batch's targets are a {type(targets).__name__}; expected a tensor, one row "
-                "a sample: say where they are with targets="
+                "per sample: say where they are with targets="
             )
         if not many:
             return entries[keys[0]], targets

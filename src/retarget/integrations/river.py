@@ -89,7 +89,7 @@ class StreamingRidgeRegressor(RidgeOnNames, base.MiniBatchRegressor):
 
     Use it like `linear_model.LinearRegression`, after a `preprocessing.StandardScaler`; there is no
     learning rate to set. With m features, each pair of ridge and discount (three by default) costs
-    $2 m^2$ multiplications a sample and keeps $m^2$ numbers.
+    $2 m^2$ multiplications per sample and keeps $m^2$ numbers.
 
     Args:
         kernel: `"linear"` for a linear model; `"rbf"` for random features of the Gaussian kernel,
@@ -103,7 +103,7 @@ class StreamingRidgeRegressor(RidgeOnNames, base.MiniBatchRegressor):
         max_features: The maximum number of named features; more raise an error.
         seed: Seed of the random features.
 
-    Example:
+    Examples:
         >>> from retarget.integrations.river import StreamingRidgeRegressor
         >>> model = StreamingRidgeRegressor(gamma=1e-6)
         >>> for size in range(5):
@@ -140,7 +140,7 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
 
     Arguments, costs and the choice of ridge and discount are those of `StreamingRidgeRegressor`.
 
-    Example:
+    Examples:
         >>> from retarget.integrations.river import StreamingRidgeClassifier
         >>> model = StreamingRidgeClassifier(gamma=0.1)
         >>> for degrees, feeling in [(0, "cold"), (20, "mild"), (2, "cold"), (18, "mild")]:
@@ -222,7 +222,7 @@ class TargetCorrectionRegressor(base.Wrapper, base.Regressor):
         shift: Root mean square of the corrected minus the true targets so far.
         largest_target: The largest absolute value of a corrected target so far.
 
-    Example:
+    Examples:
         Two samples that have nothing in common. With the ridge 1, ridge regression predicts half
         of each target, and so does the model once their block is full:
 

@@ -80,7 +80,7 @@ class AdaptiveRidge:
         discount: Above 0 and at most 1, or several; `"auto"` for 1 and 0.99. If both are `"auto"`,
             the ridge 1 is not tried with the discount 0.99: three pairs instead of four.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> learner = AdaptiveRidge(gamma=1e-6)
         >>> for x in (0.0, 1.0, 2.0, 3.0):

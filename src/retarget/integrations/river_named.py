@@ -29,7 +29,7 @@ class NamedFeatures:
         most: The maximum number of names.
         seed: Seed of the random features.
 
-    Example:
+    Examples:
         >>> features = NamedFeatures("linear")
         >>> features.meet({"size": 3.0, "age": 7.0}), features.names
         (array([7., 3.]), ['age', 'size'])

@@ -253,8 +253,8 @@ class TargetCorrectionClassifier(_Corrected, NeuralNetClassifier):
             that describes skorch's optimizer, batch size and criterion, and from `preconditioner=`
             for Adam, AdamW, RMSprop and several rates, such as
             `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
-        criterion: The loss: half the squared error, summed over the outputs, or what the
-            corrector's `loss` says. If its gradients are others, there is an error.
+        criterion: The loss: half the squared error, summed over the outputs, or whatever the
+            corrector's `loss` says. It is an error if its gradients differ from that loss's.
         max_epochs: Passes over a task. More than one needs a corrector with `refresh="epoch"`.
         train_split: None, so that all samples are learned; skorch's default holds some out.
 

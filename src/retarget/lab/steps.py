@@ -49,9 +49,9 @@ class Ensemble:
         for i, other in enumerate(described):
             if other != described[0]:
                 raise InvalidInputError(
-                    f"module {i} has other parameters than module 0 (names, shapes, dtypes, what "
-                    "is trainable, or training mode); expected one architecture: train others in a "
-                    "separate call"
+                    f"module {i} has different parameters from module 0 (names, shapes, dtypes, "
+                    "what is trainable, or training mode); expected one architecture: train others "
+                    "in a separate call"
                 )
         self._given = modules
         stacked, self.buffers = stack_module_state(list(modules))

@@ -77,22 +77,22 @@ class ClosedLoopOptions:
 class ClosedLoopCorrector(Corrector):
     r"""Computes targets that lead a network towards a `TangentLearner`, block by block.
 
-    No past samples are kept, and there is feedback. A `TangentLearner` of the network as it is at
-    construction learns every sample; its predictions are the aim. The targets of each block are
-    computed from the network's present outputs and kernel, which brings back a network that has
-    drifted off. Call it block by block, each time after training on the previous block:
+    No past samples are kept. A `TangentLearner`, made from the network at construction, learns
+    every sample, and the network should come to predict the same. The targets of each block are
+    computed from the network's present outputs and kernel, so a network that has drifted is
+    steered back. Call it block by block, each time after training on the previous block:
 
         for x, y in blocks:
             x, z = corrector.next_block(x, y)  # with replay=0: z = corrector.correct(x, y)
             train(x, z)
 
-    With `replay`, stored samples are added to each block, as many as it has itself, with targets
-    towards the aim. With m features, a block costs a forward pass, its kernel and $m^3/3$
-    multiplications. If you can use the `TangentLearner` itself, it is the better predictor.
+    With `replay`, equally many stored samples are added to each block, with targets of the same
+    kind. With m features, a block costs a forward pass, its kernel and $m^3/3$ multiplications. If
+    you can use the `TangentLearner` itself, it is the better predictor.
 
     The loss of the loop must be half the squared error, and its optimizer plain SGD. Each call
     compares the last block's outputs with where they should be. If they are further off than the
-    distance that they should have moved, there is a `LinearizationWarning`, once.
+    distance that they should have moved, it issues a `LinearizationWarning`, once.
 
     Args:
         module: The network, with outputs (n, c). It is never changed.
@@ -247,7 +247,9 @@ class ClosedLoopCorrector(Corrector):
         leader = TangentLearner.from_state(state["leader"], tensors, self.module)
         options = [each.to_state()[0]["options"] for each in (self._leader, leader)]
         if options[0] != options[1] or state["leader"]["flat"] is not False:  # it is given matrices
-            raise InvalidInputError("the saved TangentLearner has other options than the corrector")
+            raise InvalidInputError(
+                "the options of the saved TangentLearner differ from the corrector's"
+            )
         self._leader = leader
         self._steps, self._damping = int(state["steps"]), float(state["damping"])
         least = self.options.damping

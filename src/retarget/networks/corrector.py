@@ -107,7 +107,7 @@ class NetworkCorrector(Corrector):
 
     Corrected targets are exact for the kernel; a network follows them only while its kernel hardly
     changes. Without momentum, each call compares the last block's outputs with where they should
-    be. If they are further off than the distance that they should have moved, there is a
+    be. If they are further off than the distance that they should have moved, it issues a
     `LinearizationWarning`, once.
 
     Args:
@@ -115,7 +115,7 @@ class NetworkCorrector(Corrector):
         learner: Describes the optimizer of your loop. Its `reduction` matters: the mean over a
             mini-batch is like a rate divided by the batch size.
         gamma: Ridge of the offline learner that the targets lead to. `"auto"` chooses it and
-            `ridge` anew in each task, or no correction: a tenth of the rows is held out, copies of
+            `ridge` again in each task, or no correction: a tenth of the rows is held out, copies of
             the network are trained on the true targets and on four corrections, and the best on
             the held-out rows of all tasks so far is chosen, if it is clearly better than the true
             targets (by two standard errors). `trials` shows what was tried. It costs five passes
@@ -126,9 +126,9 @@ class NetworkCorrector(Corrector):
         kind: `"iterative"` (Proposition 4.2), `"exact"` or `"distilled"`: the offline predictions
             themselves, uncorrected. `"exact"` is Theorem 4.1 in the first task. After each later
             one the learner is as near to the offline learner of all samples so far (in the
-            kernel's function space) as the samples of that task alone can bring it: it is that
-            learner itself if they span the kernel's features, of which a wide network has more than
-            a task has samples. Mini-batches need not be full at the end of a task.
+            kernel's function space) as the samples of that task alone can bring it. It reaches
+            that learner if they span the kernel's features, but a wide network has more features
+            than a task has samples. Mini-batches need not be full at the end of a task.
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
@@ -261,7 +261,7 @@ class NetworkCorrector(Corrector):
         Args:
             tasks: The samples and true targets of each task that it has corrected.
             targets: The targets that it returned for the last task.
-            trials: Its `trials`, with `gamma="auto"`; without them `recorrect` chooses anew.
+            trials: Its `trials`, with `gamma="auto"`; without them `recorrect` chooses again.
         """
         if tasks:
             self._trials = checked_trials(trials, self._rehearsal is not None)

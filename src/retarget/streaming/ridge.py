@@ -45,7 +45,7 @@ class StreamingRidge:
     Use it if an online learner forgets early samples, and you have features on which a linear model
     does well. It gives the same numbers as scikit-learn's `Ridge` on all data at once, and is
     recursive least squares that can also forget and merge. With m features it keeps about $m^2/2$
-    float64 numbers and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction after
+    float64 numbers and costs $O(m^2)$ per sample, and $O(m^3)$ for the first prediction after
     learning (about eight times that with `gamma="auto"`).
 
     Several threads may use one learner: they learn one after the other, and each prediction is that
@@ -153,7 +153,7 @@ class StreamingRidge:
         return self.with_learned(self.learned)
 
     def widened(self, outputs: int) -> Self:
-        """Returns a fork with so many outputs: the new ones had target 0 for all samples."""
+        """Returns a fork with this many outputs: the new ones had target 0 for all samples."""
         learned = self.learned
         if learned.moments is None:
             return self.fork()
@@ -236,11 +236,11 @@ class StreamingRidge:
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
         if not alike(self._views.functions, other._views.functions):
-            raise InvalidInputError("other has other views; expected those of this learner")
+            raise InvalidInputError("other has different views; expected those of this learner")
         if not alike(self._map.source, other._map.source):
             raise InvalidInputError(
-                "other has another feature function, or a network with other weights; expected "
-                "the features of this learner: make other with empty()"
+                "other has a different feature function, or a network with different weights; "
+                "expected the features of this learner: make other with empty()"
             )
         if two.moments is None:
             return self
@@ -277,7 +277,7 @@ class StreamingRidge:
         """Reduces the weight of everything learned so far, for targets that drift.
 
         Args:
-            factor: Above 0 and at most 1. If you call this once a sample, it is the forgetting
+            factor: Above 0 and at most 1. If you call this once per sample, it is the forgetting
                 factor of recursive least squares, with a memory of about 1 / (1 - factor) samples.
 
         Raises:

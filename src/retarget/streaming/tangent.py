@@ -52,7 +52,7 @@ class TangentLearner(StreamingRidge):
         features: Number of tangent features, m.
         views: Functions of a batch of samples that do not change what a sample means, such as its
             mirror image; None among them is the sample itself: `views=[None, flip]`. Every view is
-            learned, and a prediction is the mean over the views, so both cost as many passes.
+            learned, and a prediction is the mean over the views: both cost a pass per view.
         precision: `"float64"`, or `"float32"` for half the memory; see `StreamingRidge`.
         combinations: Number of random combinations of the outputs whose gradients are computed;
             each costs a backward pass.

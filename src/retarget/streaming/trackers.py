@@ -26,8 +26,8 @@ class ShiftTracker(Resumable):
     Use it to watch what an online learner has really learned during a stream; for a whole stream,
     use `effective_targets`. It accepts samples as they arrive and keeps them all. Learning sample
     $t$ with the error $e_t = y_t - f(x_t)$ moves the effective target of every earlier sample by
-    $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. The same rule holds for mini-batches and for
-    learners with momentum, where it covers the weights and the velocity together.
+    $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work per sample. The same rule holds for mini-batches and
+    for learners with momentum, where it covers the weights and the velocity together.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a

@@ -69,8 +69,8 @@ class Views:
         alone = self._seen(view, _copied(take(few, slice(0, 1))))
         if not _same(alone, take(first, slice(0, 1))):
             raise InvalidInputError(
-                f"the view {_name(view)} gives a sample that is alone another answer than the same "
-                "sample in a batch; expected each sample to be treated by itself"
+                f"the view {_name(view)} gives a different answer for a sample alone than for the "
+                "same sample in a batch; expected it to treat each sample on its own"
             )
 
     @staticmethod

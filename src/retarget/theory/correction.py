@@ -109,8 +109,8 @@ def corrected_targets(
     learners. They need the whole stream in advance, and one Cholesky factorization ($n^3/3$
     multiplications); use `iterative_targets` if the targets must be causal.
     With cross-entropy they are $Y^c = \sigma(K^L A) + A/\eta$ with $A$ the offline learner's dual
-    coefficients: rows still sum to 1, but entries leave [0, 1], as `torch.nn.functional.
-    cross_entropy` and `binary_cross_entropy_with_logits` allow.
+    coefficients: rows still sum to 1, but entries leave [0, 1], which PyTorch's `cross_entropy`
+    and `binary_cross_entropy_with_logits` allow.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.

@@ -205,8 +205,8 @@ class Moments:
         """Multiplies the weight of every sample so far by this factor."""
         if self.weight * factor < 1 / LARGEST_NUMBER:
             raise InvalidInputError(
-                f"all samples learned so far would count as {self.weight * factor:.3g} samples, "
-                "which is nothing; start a new learner instead"
+                f"all samples learned so far would together count as {self.weight * factor:.3g} "
+                "samples, so none of them would count; start a new learner instead"
             )
         self.weight *= factor
         self.squared_weight *= factor * factor

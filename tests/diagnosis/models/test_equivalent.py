@@ -206,14 +206,14 @@ class Single(nn.Linear):
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (RunningMean(), {}, "is known that describes RunningMean; among models with partial"),
-        (PassiveAggressiveRegressor, {}, "No kernel is known that describes PassiveAggressiveRe"),
+        (RunningMean(), {}, "No known kernel describes RunningMean; among models with partial"),
+        (PassiveAggressiveRegressor, {}, "No known kernel describes PassiveAggressiveRe"),
         (SGDRegressor(loss="huber"), {}, "with loss='huber'; a linear kernel would, with"),
         (SGDRegressor(penalty="l1", average=True), {}, "with penalty='l1', average=True"),
         (SGDRegressor(learning_rate="adaptive"), {}, "with learning_rate='adaptive'"),
         (SGDRegressor(), {"batch_size": 4}, "in mini-batches of 4 rows: it shuffles them"),
-        (OneByOne(), {}, "models with learn_one, it is known for river's LinearReg"),
-        (with_optimizer(torch.optim.Adam), {}, "with Adam: this is known only for torch.optim.SGD"),
+        (OneByOne(), {}, "models with learn_one, one is known for river's LinearReg"),
+        (with_optimizer(torch.optim.Adam), {}, "with Adam: one is known only for torch.optim.SGD"),
         (with_optimizer(momentum=0.5, dampening=0.1), {}, "in parameter group 0 dampening is 0.1"),
         ((*with_optimizer(), nn.L1Loss()), {}, "its loss, L1Loss, is not a squared error"),
         (nn.Sequential(network(3), nn.Dropout()), {"lr": 0.1}, "its Dropout layer behaves diff"),

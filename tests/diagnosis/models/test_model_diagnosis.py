@@ -236,7 +236,7 @@ def test_classes_one_after_another_and_a_model_that_nothing_describes(model):
     for score in found.scores[:3]:
         assert 0 <= score.accuracy.low <= score.accuracy.high <= 1
         assert score.error.low >= 0
-    assert found.description.startswith("No kernel is known that describes")
+    assert found.description.startswith("No known kernel describes")
     assert found.theory is found.agreement is found.corrected is None
     assert found.closed["test"] == found.score("corrected", "test").error == UNKNOWN
     assert found.scores[3].accuracy is not None

@@ -40,7 +40,7 @@ def test_numbers_and_categories_are_learned_from_the_first_rows_only():
     np.testing.assert_allclose(stream.in_units(stream.Y)[:, 0], y, atol=1e-12)
     assert (stream.target_means[0], stream.target_scales[0]) == pytest.approx((y.mean(), y.std()))
     assert (stream.kind, stream.rows.tolist()) == ("regression", list(range(1, ROWS + 1)))
-    assert stream.notes == ("Made one feature of each category: 'color'.",)
+    assert stream.notes == ("Made one feature for each category: 'color'.",)
     both = make_stream(table.with_columns(z=pl.col("k") ** 2), ["z", "y"])
     assert both.target_names == ("z", "y")
     np.testing.assert_allclose(both.Y.std(axis=0), 1, atol=1e-12)
@@ -256,7 +256,7 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
     ("columns", "options", "message"),
     [
         # features
-        ({"t": TEXTS[:3] + ["7"] * 57}, {}, r"'t' holds numbers, and in 3 rows text \('t0', 't1'"),
+        ({"t": TEXTS[:3] + ["7"] * 57}, {}, r"'t' holds numbers, but text in 3 rows \('t0', 't1'"),
         ({"t": ["2026-01-01", "2026-01-02"] * 20 + ["soon"] * 20}, LATE, "'soon' in 20 .* dates"),
         ({"t": [str(k) for k in range(40)] + ["?"] * 20}, LATE, r"the text '\?' in 20 .* numbers"),
         ({"t": [1e308, -1e308] * 30}, {}, r"'t' holds numbers too large .* .up to 1e\+308"),

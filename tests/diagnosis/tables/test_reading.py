@@ -163,7 +163,7 @@ def zipped(name, content):
 
 NO_CSV = [
     (b"", "is empty: it holds 0 bytes"),
-    (b" \n \n", "is empty: it holds blanks only"),
+    (b" \n \n", "is empty: it holds only blanks"),
     ("\n1,2\n", "starts with a blank line; expected the columns"),
     ("a,b\n", "holds a header and no rows"),
     ("a,b\n,\n\n", "holds a header and no rows"),

@@ -179,7 +179,7 @@ def test_real_frames():
     session, thing = (int(part[1:]) for part in name.split("/")[1:3])
     row = (loaded.train_sessions == session) & (loaded.train_objects == thing - 1)
     np.testing.assert_array_equal(loaded.train_images[row][0].transpose(1, 2, 0), pixels)
-    with pytest.raises(InvalidInputError, match="of 550 sessions of an object it lacks 460"):
+    with pytest.raises(InvalidInputError, match="it lacks 460 of 550 pairs of session and object"):
         load_core50(sample, 1)
 
 
@@ -241,7 +241,9 @@ def test_frames_are_chosen_in_each_session_of_each_object_and_none_may_miss():
     assert choose(frames, 3, "made", partial=False) == sorted(every_group((3, 11, 1000)))
     whole = every_group((1, 2))
     some = {frame for frame in whole if frame.session != 5 and frame[:2] != (4, 8)}
-    with pytest.raises(InvalidInputError, match="it lacks 51, 's4/o9', 's5/o1', .* and 43 more;"):
+    with pytest.raises(
+        InvalidInputError, match="lacks 51 of 550 .*, 's4/o9', 's5/o1', .* and 43 more;"
+    ):
         choose(some, 2, "made", partial=False)
     assert choose(some, 2, "made", partial=True) == sorted(some)
     with pytest.raises(InvalidInputError, match="1 frames of session 6, object 30; expected"):

@@ -206,7 +206,7 @@ def test_a_worker_with_other_code_or_data(tmp_path):
             made_runs.FAMILY, (config,), (replace(identity, **{part: other}),), tmp_path
         )
         ending = compute_group(sent, elsewhere=True)
-        assert f"RuntimeError: this worker has other {part} than" in ending.reason
+        assert f"RuntimeError: this worker has different {part} from" in ending.reason
     assert calls(tmp_path) == {}
 
 

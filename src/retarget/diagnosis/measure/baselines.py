@@ -27,8 +27,8 @@ def baseline_predictions(
 ) -> dict[BaselineKind, Predictions]:
     """Returns the predictions of each baseline for held-out rows (None: progressive).
 
-    The mean, or the most frequent class, comes first. A batch model of other rows than all, if the
-    online learner is compared with one, is "recent".
+    The mean, or the most frequent class, comes first. A batch model of recent rows, if the online
+    learner is compared with one, is "recent".
     """
     Y = stream.Y
     made: dict[BaselineKind, Predictions]

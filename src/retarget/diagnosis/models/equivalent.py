@@ -67,7 +67,7 @@ def describe(model: OnlineModel, X: Tensor) -> Description:
         return _describe_linear_regression(model)
     if isinstance(model, TorchModel):
         return _describe_network(model, X)
-    raise NoDescriptionError(f"No kernel is known that describes {model.name}.")
+    raise NoDescriptionError(f"No known kernel describes {model.name}.")
 
 
 def _linear(
@@ -96,8 +96,8 @@ def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
     own = model.original
     if type(own) is not SGDRegressor:
         raise NoDescriptionError(
-            f"No kernel is known that describes {model.name}; among models with partial_fit, it is "
-            "known for scikit-learn's SGDRegressor with the squared error."
+            f"No known kernel describes {model.name}; among models with partial_fit, one is known "
+            "for scikit-learn's SGDRegressor with the squared error."
         )
     wrong = [
         f"{name}={getattr(own, name)!r}"
@@ -138,8 +138,8 @@ def _describe_linear_regression(model: OneByOneModel) -> Description:
     own, kind = model.original, type(model.original)
     if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
         raise NoDescriptionError(
-            f"No kernel is known that describes {model.name}; among models with learn_one, it is "
-            "known for river's LinearRegression with optim.SGD and the squared loss."
+            f"No known kernel describes {model.name}; among models with learn_one, one is known "
+            "for river's LinearRegression with optim.SGD and the squared loss."
         )
     optimizer, loss, begins = (
         type(part).__name__ for part in (own.optimizer, own.loss, own.initializer)
@@ -239,7 +239,7 @@ def _as_learner(model: TorchModel, optimizer: Any, loss: LossFunction) -> SGD:
         learner = SGD.from_torch(optimizer, b, "sum" if summed else "mean")
     except InvalidTypeError as error:
         raise NoDescriptionError(
-            f"No kernel describes {model.name}: this is known only for torch.optim.SGD."
+            f"No kernel describes {model.name}: one is known only for torch.optim.SGD."
         ) from error
     except InvalidInputError as error:
         raise NoDescriptionError(f"No kernel describes {model.name}: {error}.") from error

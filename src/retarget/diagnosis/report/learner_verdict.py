@@ -138,10 +138,9 @@ class LearnerVerdict(Sentences):
             assert batch.accuracy is not None
             right, best = online.accuracy.value, batch.accuracy.value
             if right == best == 1:
-                return f"{where} both are right"
+                return f"{where} both get every row right"
             return (
-                f"{where} it is right in {percent(right)} of them, {model} in {percent(best)} "
-                f"({_points(gap)})"
+                f"{where} it gets {percent(right)} right, {model} {percent(best)} ({_points(gap)})"
             )
         return f"{where} its error is {_above(answer.excess, f'{model}')}"
 

@@ -227,7 +227,7 @@ def _from_arrow(data: Any, prefix: str) -> pl.DataFrame:
     except pl.exceptions.PolarsError as error:
         raise InvalidInputError(
             f"the {type(data).__name__} does not form a table ({str(error).splitlines()[0]}); "
-            "expected columns with names of their own"
+            "expected each column to have its own name"
         ) from error
 
 

@@ -119,7 +119,7 @@ def _holds_numbers(present: pl.Series) -> bool:
     if MOSTLY <= share < 1:
         others = present.filter(numbers.is_null())
         raise InvalidInputError(
-            f"the column {shown(present.name)} holds numbers, and in {len(others):,} rows text "
+            f"the column {shown(present.name)} holds numbers, but text in {len(others):,} rows "
             f"({_distinct(others)}); empty these cells, or leave the column "
             f"out{command_hint('drop')}"
         )
@@ -405,7 +405,7 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
             features.append(learned)
     notes += [f"Dropped {what}: {listed(names)}." for what, names in dropped.items()]
     if encoded := [f.name for f in features if isinstance(f, Categories)]:
-        notes.append(f"Made one feature of each category: {listed(encoded)}.")
+        notes.append(f"Made one feature for each category: {listed(encoded)}.")
     if dates := [f.name for f in features if isinstance(f, Number) and f.dates]:
         notes.append(f"Converted dates and times to seconds: {listed(dates)}.")
     if not features:

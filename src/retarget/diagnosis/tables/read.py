@@ -200,7 +200,7 @@ def decoded(path: Path, start: bytes) -> str:
         )
     text = codecs.getincrementaldecoder("utf-8-sig")().decode(start)
     if not text.strip():
-        raise InvalidInputError(f"{path} is empty: it holds blanks only; expected a table")
+        raise InvalidInputError(f"{path} is empty: it holds only blanks; expected a table")
     if "\r" in text and "\n" not in text:
         raise InvalidInputError(
             f"{path} ends its lines with carriage returns only; save it with line feeds"

@@ -77,7 +77,7 @@ class Assembly:
         plan: What to compute for each sample.
         rows: Samples on the left of the kernel matrix.
         columns: Samples on its right.
-        max_memory: Working memory in bytes; `"auto"` for half of what is free beside the matrix.
+        max_memory: Working memory in bytes; `"auto"` for half of what the matrix leaves free.
         progress: Whether to show a progress bar; None shows it on a terminal.
     """
 
@@ -207,8 +207,8 @@ class EmpiricalNTK(Kernel):
     over the network's c outputs. The parameters are read at each call, so the kernel follows
     training. The module is not changed: no gradient and no hook is left in it, no buffer modified.
     Several threads may use one kernel, and use or train the module, as long as none changes its
-    weights during a call. (A module whose `forward` reaches its parameters by other ways than the
-    attributes of modules, or that has layers of Keras, must not be used by others during a call.)
+    weights during a call. (A module whose `forward` reaches its parameters in any other way than
+    through attributes of modules, or that has Keras layers, must not be used by others meanwhile.)
 
     Samples are an array (n, ...), or a (nested) dict or tuple of several arrays that share n, such
     as token ids and a mask. A dict is passed to the module as keywords and a tuple as arguments if
@@ -231,8 +231,9 @@ class EmpiricalNTK(Kernel):
       $n^2 c \, \text{in} \, \text{out}$;
 
     and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Positions that no
-    output depends on are left out if all samples have as many (a last block of which only the first
-    token is read). Other parameters take `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
+    output depends on are left out if every sample has equally many (as in a last block that
+    only passes on its first token). Other parameters take `torch.func`'s Jacobian, as all do with
+    `mode="jacobian"`.
 
     Args:
         module: Any module that returns a matrix of outputs (n, c) for n samples, alone or as the
@@ -246,7 +247,7 @@ class EmpiricalNTK(Kernel):
             Jacobian for the rest; "jacobian" uses the Jacobian for all.
         accumulate: The type of the products and of the result; None for that of the parameters.
         max_memory: Working memory besides the kernel matrix, in bytes or as text such as "4GB";
-            "auto" for half of what is free beside the matrix when a kernel is computed.
+            "auto" for half of what the matrix leaves free when a kernel is computed.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
             numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
@@ -354,8 +355,8 @@ class EmpiricalNTK(Kernel):
         """The same as a tensor, and all outputs of the network (n, c) from the same pass."""
         if self.outputs == "full":
             raise InvalidInputError(
-                "outputs is 'full', with no features in one row per sample; expected 'mean', "
-                "'sum' or the number of an output"
+                "outputs is 'full', which does not give one row of features per sample; expected "
+                "'mean', 'sum' or the number of an output"
             )
         samples = self._samples("A", A)
         if not count(samples):

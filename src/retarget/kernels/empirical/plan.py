@@ -111,8 +111,9 @@ class EmpiricalPlan:
         chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places or {})
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
-                "the module took another path for later samples than for the first; expected the "
-                "same layers for all: use mode='jacobian', or wrap the part you mean in a module"
+                "the module took a different path for later samples than for the first; expected "
+                "the same layers for all: use mode='jacobian', or wrap the part you mean in a "
+                "module"
             )
         return _factors(self.terms, chunk, self.dtype), chunk.recording.outputs.detach()
 
@@ -255,9 +256,9 @@ def _trial(network: Network, few: Samples) -> Recording:
     if not _alike(outputs, trial.outputs[rows]):
         gap = (outputs - trial.outputs[rows]).abs().max().item()
         raise InvalidInputError(
-            f"the outputs of a sample in two batches, among different others, differ by {gap:.3g}; "
-            "expected outputs that depend on their own sample alone and are not random: call "
-            "module.eval(), or leave out layers that mix samples"
+            f"the outputs for a sample differ by {gap:.3g} between two batches with different "
+            "other samples; expected outputs that depend only on their own sample and are not "
+            "random: call module.eval(), or leave out layers that mix samples"
         )
     return trial
 

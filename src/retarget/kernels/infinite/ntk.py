@@ -143,7 +143,7 @@ class InfiniteNTK(Kernel):
         if isinstance(self._layers[0], Dense) and samples.ndim != 2:
             raise InvalidInputError(
                 f"{name} has shape {shape}; expected (n, features), as this network begins with "
-                "a Linear: put a Flatten first to have it take images"
+                "a Linear: put a Flatten first if it should take images"
             )
         if samples.ndim not in (2, 4):
             raise InvalidInputError(

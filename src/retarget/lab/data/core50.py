@@ -226,8 +226,8 @@ def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) 
     ]
     if missing and not partial:
         raise InvalidInputError(
-            f"{source} is incomplete: of {len(SESSIONS) * OBJECTS} sessions of an object it "
-            f"lacks {len(missing)}, {listed(missing)}; get the rest, or load what there is with "
+            f"{source} is incomplete: it lacks {len(missing)} of {len(SESSIONS) * OBJECTS} pairs "
+            f"of session and object, {listed(missing)}; get the rest, or load what there is with "
             "partial=True"
         )
     for (session, label), group in groups.items():

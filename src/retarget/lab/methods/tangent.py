@@ -94,8 +94,8 @@ class Tangent(_AfterFirstSession):
         gamma: Ridge; `"auto"` for generalized cross-validation.
         features: Number of tangent features.
         first_epochs: Passes of plain training over the first task; 0 for none.
-        views: Functions of a batch of samples, or None for the sample itself, of which every one is
-            learned; give `train` the same ones for the first session.
+        views: Functions of a batch of samples, or None for the sample itself; every view is
+            learned. Give `train` the same ones for the first session.
         precision: `"float64"`, or `"float32"` for half the memory.
         combinations: Number of random combinations of the outputs whose gradients are computed.
     """

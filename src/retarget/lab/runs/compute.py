@@ -89,7 +89,7 @@ def _require_same(group: RunGroup) -> None:
         for part in ("data", "code", "packages"):
             if getattr(here, part) != getattr(identity, part):
                 raise RuntimeError(
-                    f"this worker has other {part} than the machine that sent the run: "
+                    f"this worker has different {part} from the machine that sent the run: "
                     f"{getattr(here, part)}, not {getattr(identity, part)}; use the same on both"
                 )
 

@@ -245,7 +245,7 @@ class LogisticFit(OfflineLearner):
         factor, info = torch.linalg.cholesky_ex(M)
         if info.item():
             raise NotConvergedError(
-                f"gamma = {self.gamma:g} is too small beside the kernel for Newton's method in "
+                f"gamma = {self.gamma:g} is too small next to the kernel for Newton's method in "
                 f"{str(M.dtype).removeprefix('torch.')}; use a larger gamma"
             )
         result: Tensor = factor
