@@ -350,15 +350,19 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
 # Accuracy by memory: Fig. 7, ours and not the paper's
 
 REFERENCE = "cumulative replay"
+WIDE = 50  # letters, above which three columns do not fit side by side
 NOTHING = 1e3  # where 0 bytes are drawn, on an axis without zero
 
 
 def draw_memory(table: pl.DataFrame) -> Figure:
     """Draws accuracy after every task (left), and at the end against memory (right)."""
+    parts = settings(table, PARAMETERS)
+    columns = 2 if max(len(part.name) for part in parts) > WIDE else 3  # of the legend
     with figure_style():
-        figure, (curves, memory) = plt.subplots(1, 2, figsize=(9.6, 5.2))
+        height = 3.9 + 0.19 * -(-len(parts) // columns)
+        figure, (curves, memory) = plt.subplots(1, 2, figsize=(9.6, height))
         used: Counter[str] = Counter()
-        for part in settings(table, PARAMETERS):
+        for part in parts:
             color = METHOD_COLORS.get(re.split("[ ,]", part.name)[0], OTHER_METHOD)
             first_of_color, sign = not used[color], MARKS[used[color] % len(MARKS)]
             used[color] += 1
@@ -386,7 +390,9 @@ def draw_memory(table: pl.DataFrame) -> Figure:
         memory.set_xscale("log")
         memory.set_xlabel("kept of the stream, in bytes (at the left edge: nothing)")
         figure.suptitle(data_of(table))
-        figure.legend(*curves.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.legend(
+            *curves.get_legend_handles_labels(), loc="outside lower center", ncols=columns
+        )
     return figure
 
 
