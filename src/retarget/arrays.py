@@ -362,6 +362,21 @@ def shallow(thing: T) -> T:
     return twin
 
 
+def claim(free: list[int], size: int) -> bool:
+    """Whether the rows from `size` on are still free, in a buffer that forks share.
+
+    `free` has the first row that none of them has, which is taken out: also of forks in different
+    threads, only one gets it. Put the new one back when the rows are written.
+    """
+    try:
+        first = free.pop()
+    except IndexError:  # another one is about to write
+        return False
+    if first != size:
+        free.append(first)
+    return first == size
+
+
 class GrowingRows:
     """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss.
 
@@ -372,7 +387,7 @@ class GrowingRows:
         self._capacity = capacity
         self._buffer: Tensor | None = None
         self._size = 0
-        self._written = [0]  # rows of the buffer that are in use by some fork, the longest one
+        self._free = [0]  # the first row of the buffer that no fork has; see `claim`
 
     def __len__(self) -> int:
         return self._size
@@ -395,15 +410,15 @@ class GrowingRows:
         if buffer is not None and buffer.dtype != dtype:
             dtype = _lossless_dtype(self.rows, rows)
         fits = buffer is not None and size <= buffer.shape[0] and dtype == buffer.dtype
-        if buffer is None or not fits or self._written[0] != self._size:
+        if buffer is None or not fits or not claim(self._free, self._size):
             capacity = max(size, 2 * self._size, self._capacity)
             buffer = rows.new_empty((capacity, *rows.shape[1:]), dtype=dtype)
             if self._buffer is not None:
                 buffer[: self._size] = self._buffer[: self._size]
-            self._buffer, self._written = buffer, [self._size]
-        self._written[0] = size
+            self._buffer, self._free = buffer, []
         buffer[self._size : size] = rows
         self._size = size
+        self._free.append(size)
 
     def fork(self) -> Self:
         """Returns an independent copy to append to, at no cost; neither may change the rows."""
@@ -413,7 +428,7 @@ class GrowingRows:
         """Returns an independent copy, whose rows may be changed."""
         twin = shallow(self)
         twin._buffer = None if self._buffer is None else self._buffer.clone()
-        twin._written = [self._size]
+        twin._free = [self._size]
         return twin
 
 

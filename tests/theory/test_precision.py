@@ -264,3 +264,17 @@ def test_the_probe_of_divergence_rides_beside_the_learner(monkeypatch):
     with panels_of(16):
         rt.iterative_targets(K, torch.tensor(stream.Y), LEARNER, 0.5, 4)
     assert past == [16, 32]
+
+
+def test_forks_that_extend_their_factors_at_the_same_time_do_not_share_rows():
+    """As two threads would: both compute rows before either makes them part of its factor."""
+    A = torch.randn(16, 16, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    K, streams = A @ A.mT, (list(range(13)), [*range(10), 15, 14, 13])
+    factors = [GrowingCholesky(0.5, lambda rows: K[rows, rows], roomy=True)]
+    factors[0].commit(factors[0].extend(K[:10, :10]))
+    factors.append(factors[0].fork(factors[0]._gram))
+    new = [each.extend(K[rows[10:]][:, rows]) for each, rows in zip(factors, streams, strict=True)]
+    eye = torch.eye(13, dtype=torch.float64)
+    for factor, added, rows in zip(factors, new, streams, strict=True):
+        factor.commit(added)
+        torch.testing.assert_close(factor.solve(K[rows][:, rows] + 0.5 * eye), eye)

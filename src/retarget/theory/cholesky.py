@@ -31,7 +31,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, panel_rows, panels, require_memory, shallow
+from retarget.arrays import GrowingRows, claim, panel_rows, panels, require_memory, shallow
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -190,13 +190,13 @@ class _Panel:
     left_rows: Tensor
     square: Tensor
     used: int = 0
-    written: list[int] = field(default_factory=lambda: [0])  # rows used by some fork, the longest
+    free: list[int] = field(default_factory=lambda: [0])  # the first row that no fork has
 
     def claim(self) -> None:
         """Prepares to write behind the rows in use."""
-        if self.written[0] != self.used:
+        if not claim(self.free, self.used):
             self.left_rows, self.square = self.left_rows.clone(), self.square.clone()
-            self.written = [self.used]
+            self.free = []
 
     @property
     def rows(self) -> slice:
@@ -305,7 +305,7 @@ class GrowingCholesky:
                 last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
         new.panel.used += new.corner.shape[0]
-        new.panel.written[0] = new.panel.used
+        new.panel.free.append(new.panel.used)
         self._columns.append(torch.cat([new.roots, solved], dim=1))
         return solved[:, :-PROBES]
 
@@ -374,8 +374,7 @@ class GrowingCholesky:
                     f"room{i} is {room}, but {used} rows are used; expected at least 1 used row, "
                     "and room for all of them in one panel"
                 )
-            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room))
-            panel.used = panel.written[0] = used
+            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room), used, [used])
             panel.left.copy_(left)
             panel.triangle.copy_(triangle)
             self.panels.append(panel)
