@@ -21,13 +21,13 @@ from retarget.diagnosis.report.sentences import Sentences
 from retarget.diagnosis.report.words import (
     MANY,
     METRICS,
-    MINUS,
     QUESTIONS,
     batch_name,
     interval,
     number,
     opposite,
     percent,
+    points_apart,
     sentence,
     with_interval,
 )
@@ -139,9 +139,8 @@ class LearnerVerdict(Sentences):
             right, best = online.accuracy.value, batch.accuracy.value
             if right == best == 1:
                 return f"{where} both get every row right"
-            return (
-                f"{where} it gets {percent(right)} right, {model} {percent(best)} ({_points(gap)})"
-            )
+            apart = points_apart(gap)
+            return f"{where} it gets {percent(right)} right, {model} {percent(best)} ({apart})"
         return f"{where} its error is {_above(answer.excess, f'{model}')}"
 
     def advice(self, kind: VerdictKind) -> Iterator[str]:
@@ -302,12 +301,3 @@ def _above(excess: Estimate, model: str) -> str:
     seen = opposite(excess) if excess.value < 0 else excess
     word = "below" if excess.value < 0 else "above"
     return f"{percent(seen.value)} {word} that of {model} ({interval(seen, share=True)})"
-
-
-def _points(gap: Estimate) -> str:
-    """Words a gap in accuracy, in points."""
-    seen, word = (gap, "behind") if gap.value > 0 else (opposite(gap), "ahead")
-    value, low, high = (f"{100 * part + 0.0:.0f}".replace("-", MINUS) for part in seen)
-    if judged(gap, POINTS) == "not clear":
-        return f"not clearly different, {low} to {high} points"
-    return f"{value} points {word}, {low} to {high}"

@@ -29,6 +29,7 @@ from retarget.diagnosis.report.words import (
     name,
     number,
     percent,
+    points_apart,
     sentence,
     with_interval,
 )
@@ -102,7 +103,7 @@ def _difference(diagnosis: Diagnosis, question: Question) -> str:
         batch, told = diagnosis.model.score("batch", question), "As a batch model, its error is {}."
         effect = UNKNOWN if batch is None else batch.change
     elif answer is not None and answer.accuracy_gap is not None and measure(diagnosis).share:
-        return f"Batch minus online: {with_interval(answer.accuracy_gap, share=True)}."
+        return f"Online learning is {points_apart(answer.accuracy_gap)}."
     else:
         effect = UNKNOWN if answer is None else answer.excess
     return "" if math.isnan(effect.value) else told.format(change_words(effect))

@@ -18,6 +18,7 @@ from retarget.diagnosis.answers import (
     Question,
     Score,
 )
+from retarget.diagnosis.findings import POINTS, judged
 from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.theory.offline.aims import as_aim
@@ -90,6 +91,15 @@ def with_interval(estimate: Estimate, share: bool = False) -> str:
     if not math.isfinite(estimate.value):
         return "-"
     return f"{(percent if share else number)(estimate.value)} ({interval(estimate, share)})"
+
+
+def points_apart(gap: Estimate) -> str:
+    """Words how far a learner is behind in accuracy, in points."""
+    seen, word = (gap, "behind") if gap.value > 0 else (opposite(gap), "ahead")
+    value, low, high = (f"{100 * part + 0.0:.0f}".replace("-", MINUS) for part in seen)
+    if judged(gap, POINTS) == "not clear":
+        return f"not clearly different, {low} to {high} points"
+    return f"{value} points {word}, {low} to {high}"
 
 
 def opposite(estimate: Estimate) -> Estimate:
