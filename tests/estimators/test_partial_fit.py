@@ -64,6 +64,28 @@ def test_portions_are_learned_as_the_whole_all_along(
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_portion_that_is_interrupted_at_its_very_end_changes_nothing(correction, monkeypatch):
+    stream = make_stream(24, 2, 5)
+    models = [
+        rt.OnlineKernelRegressor(lr=0.2, gamma=0.5, correction=correction).partial_fit(
+            stream.features[:10], stream.Y[:10]
+        )
+        for _ in range(2)
+    ]
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(models[0]._tracker), "samples", property(interrupt))
+        with pytest.raises(KeyboardInterrupt):
+            models[0].partial_fit(stream.features[10:17], stream.Y[10:17])
+    for model in models:
+        model.partial_fit(stream.features[17:], stream.Y[17:])
+    assert_same(models[0].predict(stream.features), models[1].predict(stream.features))
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
 def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit(correction):
     stream = make_stream(30, 2, seed=4)
     X, Y, queries = stream.features, stream.Y, stream.queries
