@@ -296,7 +296,7 @@ def test_scaled_and_wider_sums_are_those_of_scaled_weights_and_targets_of_zero(i
     sums.add(*tensors(features[9:], targets[9:], weights[9:]))
     scaled = np.where(np.arange(len(weights)) < 9, 0.3, 1.0) * weights
     assert_alike(sums, summed(features, targets, scaled, intercept))
-    with pytest.raises(InvalidInputError, match="would count as 6.9.*e-9[0-9] samples"):
+    with pytest.raises(InvalidInputError, match="would together count as 6.9.*e-9[0-9] samples"):
         summed(features, targets).scale(3e-92)
 
 
