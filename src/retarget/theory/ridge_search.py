@@ -217,14 +217,15 @@ class Inverse:
             if failed.item():
                 continue
             solve = partial(_by_factor, L, self.largest)
-            W = solve(B)
+            W, before = solve(B), float(B.norm())
             for _ in range(REFINEMENTS):
                 rest = B - self.C @ W - gamma * W
-                W = W + solve(rest)
-                # what rounding of C W in float64 would leave
-                least = SMALL_RESIDUAL * float(B.norm() + self.largest * W.norm())
-                if float(rest.norm()) <= least:
+                W, left = W + solve(rest), float(rest.norm())
+                # the next one would be smaller by the same factor: what rounding of C W leaves?
+                scale = float(B.norm()) + self.largest * float(W.norm())
+                if left * left <= SMALL_RESIDUAL * scale * before:
                     return W, solve
+                before = left
         return None
 
 
