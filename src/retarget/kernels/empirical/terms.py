@@ -402,6 +402,11 @@ def tensor_cores(device: torch.device) -> bool:
         return False
 
 
+# From so many features of a term on, a CPU reads the features in their order and adds each to its
+# bucket; below, it reads bucket by bucket. (Large terms come a few samples at a time.)
+MANY_FEATURES = 1 << 18
+
+
 class SketchTerm(FeatureTerm):
     r"""All terms' features, projected to m numbers and added up.
 
@@ -420,7 +425,14 @@ class SketchTerm(FeatureTerm):
         total = chunk.network.like.new_zeros((count(chunk.samples), 1, self.size))
         for place, term in enumerate(self.terms):
             features = term.features(term.factors(chunk))
-            index, signs = _draw(features.shape[1], self.size, self.seed, place, features.device)
+            width, device = features.shape[1], features.device
+            if device.type == "cpu" and width >= MANY_FEATURES:
+                buckets, signs = _buckets(width, self.size, self.seed, place)
+                signed = features * signs.to(features.dtype)
+                for row, each in zip(total[:, 0], signed, strict=True):
+                    row.index_add_(0, buckets, each)
+                continue
+            index, signs = _slots(width, self.size, self.seed, place, device)
             # one feature of all samples is contiguous: it costs more to find than to read
             heaps = functional.embedding_bag(
                 index.view(self.size, -1),
@@ -432,7 +444,6 @@ class SketchTerm(FeatureTerm):
         return (total,)
 
 
-@lru_cache(maxsize=64)
 def _draw(
     width: int, size: int, seed: int, place: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -446,6 +457,20 @@ def _draw(
     signs = 2 * torch.randint(0, 2, (heap * size,), generator=random) - 1
     signs = (signs * (dealt < width)).to(torch.int8)
     return dealt.clamp(max=width - 1).to(device), signs.to(device)
+
+
+_slots = lru_cache(maxsize=64)(_draw)
+
+
+@lru_cache(maxsize=64)
+def _buckets(width: int, size: int, seed: int, place: int) -> tuple[Tensor, Tensor]:
+    """The bucket of each feature, and its sign."""
+    index, drawn = _draw(width, size, seed, place, torch.device("cpu"))
+    heap = torch.arange(len(index), dtype=torch.int32) // (len(index) // size)
+    buckets, signs = heap.new_empty(width), drawn.new_empty(width)
+    full = drawn != 0
+    buckets[index[full]], signs[index[full]] = heap[full], drawn[full]
+    return buckets, signs
 
 
 def sketch_by_parameter(
@@ -472,8 +497,6 @@ def sketch_by_parameter(
         rows = 1 if order == "flat" else min(part.numel() for part in parts)  # a bias has one a row
         features = torch.cat([part.reshape(rows, -1) for part in parts], 1).flatten()
         features = (total * torch.arange(outputs)[:, None] + features).flatten()
-        index, drawn = _draw(len(features), size, seed, place, torch.device("cpu"))
-        dealt = features[index[drawn != 0]]
-        buckets[dealt] = (torch.arange(len(index)) // (len(index) // size))[drawn != 0]
-        signs[dealt] = drawn[drawn != 0]
+        drawn, signs[features] = _buckets(len(features), size, seed, place)
+        buckets[features] = drawn.long()
     return buckets.view(outputs, total), signs.view(outputs, total)
