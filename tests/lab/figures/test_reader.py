@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from retarget.errors import InvalidInputError
 from retarget.lab.experiment import families
+from retarget.lab.figures.training import NetworkRun
 from retarget.lab.reader import (
     LARGEST_FILE,
     experiment_names,
@@ -296,20 +297,23 @@ def parameter_text(name, field):
     return told if field.is_required() else f"{told} = {json.dumps(field.default)}"
 
 
-def family_rows():
-    """One row for each set of parameters, for all families that have it."""
-    rows = {}
+def family_list():
+    """One item for each set of parameters; what all networks share is an item of its own."""
+    shared = {name: parameter_text(name, field) for name, field in NetworkRun.model_fields.items()}
+    items = {", ".join(told for name, told in shared.items() if name != "seed"): ["all networks"]}
     for name, family in families().items():
-        fields = family.config.model_fields.items()
-        told = ", ".join(parameter_text(key, field) for key, field in fields if key != "seed")
-        rows.setdefault(told, []).append(f"`{name}`")
-    return "".join(f"| {', '.join(names)} | {told} |\n" for told, names in rows.items())
+        of_networks = issubclass(family.config, NetworkRun)
+        told = {key: parameter_text(key, each) for key, each in family.config.model_fields.items()}
+        own = [text for key, text in told.items() if not of_networks or text != shared.get(key)]
+        own = [text for text in own if text != told["seed"]]
+        items.setdefault(", ".join(own), []).append(f"`{name}`")
+    return "".join(f"* {', '.join(names)}: {told}\n" for told, names in items.items())
 
 
 def test_the_docs_have_every_family_with_its_parameters():
     text = DOCS.read_text()
-    _, _, rest = text.partition("<!-- families -->\n| family | parameters |\n|---|---|\n")
-    assert rest.partition("<!-- end of families -->")[0] == family_rows()
+    _, _, rest = text.partition("<!-- families -->\n")
+    assert rest.partition("<!-- end of families -->")[0] == family_list()
 
 
 def test_a_file_does_not_choose_code_to_run():
