@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from retarget import lab
+from retarget import TangentLearner, lab
 from retarget.errors import MissingDataError
 from retarget.lab.data.cifar10 import load_cifar10
 from retarget.lab.data.features import prepared
@@ -71,10 +71,9 @@ def test_a_network_that_is_not_trained_starts_from_zero_with_the_gradients_of_it
     assert torch.equal(gradients[1][0], expected[0])
 
 
-def descend(network, images, labels, orders, config, outputs):
+def descend(network, images, targets, orders, config):
     """Plain training, by torch's own optimizer."""
     optimizer = torch.optim.SGD(network.parameters(), config.lr, config.momentum)
-    targets = nn.functional.one_hot(labels, outputs).float()
     for order in orders:
         for start in range(0, len(order), config.batch_size):
             batch = order[start : start + config.batch_size]
@@ -84,8 +83,9 @@ def descend(network, images, labels, orders, config, outputs):
             optimizer.step()
 
 
-def test_tuning_is_joint_training_on_the_images_of_the_first_five_classes():
-    config = run(tuned_epochs=3)
+@pytest.mark.parametrize("tuned_on", ["labels", "residuals"])
+def test_tuning_is_joint_training_on_the_images_of_the_first_five_classes(tuned_on):
+    config = run(tuned_epochs=3, tuned_on=tuned_on)
     setup, plain = config.setup(), run().setup()
     train = plain.stream.train
     first = list(dict.fromkeys(train.labels.tolist()))[:5]
@@ -93,11 +93,17 @@ def test_tuning_is_joint_training_on_the_images_of_the_first_five_classes():
     chosen = [i for i, label in enumerate(train.labels.tolist()) if label in first]
     images, labels = train.inputs[train.rows[chosen]], train.labels[chosen]
     assert len(chosen) == 5 * config.per_class
+    targets = nn.functional.one_hot(labels, 10).float()
+    if tuned_on == "residuals":
+        known = TangentLearner(plain.network, features=config.features, seed=config.seed)
+        left = targets - known.learn(images, targets).predict(images)
+        assert 0.05 < left.square().mean() / targets.square().mean() < 0.95
+        targets = left
     random = np.random.default_rng(config.seed)
     expected = copy.deepcopy(plain.network)
     expected.trained = True
     orders = [random.permutation(len(chosen)) for _ in range(3)]
-    descend(expected, images, labels, orders, config, outputs=10)
+    descend(expected, images, targets, orders, config)
     assert_same(weights(setup.network), weights(expected), 1e-5)
     assert not np.isclose(weights(setup.network), weights(plain.network)).all()
     assert torch.equal(setup.stream.train.rows, train.rows)  # the stream has all images, as before
@@ -119,7 +125,7 @@ def test_batch_normalization_is_by_the_pretrained_statistics_or_by_those_of_mini
     train = setup.stream.train
     lab.train(setup.network, setup.stream, config.learner, lab.Vanilla())
     images, order = train.inputs[train.rows], np.arange(len(train))
-    descend(plain.network, images, train.labels, [order], config, outputs=10)
+    descend(plain.network, images, setup.stream.targets(), [order], config)
     for name, values in plain.network.state_dict().items():
         torch.testing.assert_close(setup.network.state_dict()[name], values, rtol=1e-4, atol=1e-5)
     assert bool(setup.network.backbone[1].running_mean.any()) == batch_statistics

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from retarget.lab.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.lab.experiment import Count
 from retarget.lab.figures.cifar10 import CifarRun, cifar_checksums, cifar_data
 from retarget.lab.figures.training import NetworkRun, TrainingSetup, WholeNotNegative
+from retarget.streaming.tangent import TangentLearner
 
 STAND_IN_BACKBONE = "resnet18-tiny150-f16.safetensors"
 TUNED_CLASSES = 5
@@ -52,12 +53,15 @@ class PretrainedRun(BackboneRun, CifarRun):
     Attributes:
         tuned_epochs: Passes of joint training over the images of the first five classes, before the
             stream, which has these images too; 0 for none.
+        tuned_on: The targets of that training: the labels, or what is left of them after least
+            squares on the tangents of these images.
         batch_statistics: Whether batch normalization is by the statistics of each mini-batch while
             the network is trained, instead of the pretrained ones.
     """
 
     alone: ClassVar = True
     tuned_epochs: WholeNotNegative = 0
+    tuned_on: Literal["labels", "residuals"] = "labels"
     batch_statistics: bool = False
 
     def setup(self) -> TrainingSetup:
@@ -69,15 +73,36 @@ class PretrainedRun(BackboneRun, CifarRun):
         )
         network = self.whole_network(backbone, stream.train.inputs[:1].cpu(), stream.classes)
         network.train(self.batch_statistics)
+        network.to(self.device)
         if self.tuned_epochs:
             first = of_first_classes(stream, TUNED_CLASSES)
-            joint, seeds = lab.Joint(self.tuned_epochs), [self.seed]
+            methods: list[lab.Method] = [lab.Joint(self.tuned_epochs)]
+            if self.tuned_on == "residuals":
+                methods.append(_Residuals(self._residuals(network, first)))
             trained, network.trained = network.trained, True
-            network.to(self.device)
-            lab.train(network, first, self.learner, joint, views=self.shown, seeds=seeds)
+            lab.train(network, first, self.learner, methods, views=self.shown, seeds=[self.seed])
             network.trained = trained
         name = f"CIFAR-10 at {self.image_size} pixels, {Path(backbone).name}"
         return TrainingSetup(stream, network, name)
+
+    def _residuals(self, network: "WholeNetwork", stream: TaskStream) -> Tensor:
+        """Returns the targets of a stream less the fit of a tangent learner to them."""
+        learner = TangentLearner(network, features=self.features, views=self.shown, seed=self.seed)
+        X, Y = stream.train.inputs[stream.train.rows], stream.targets()
+        fitted: Tensor = learner.learn(X, Y).predict(X)
+        return Y - fitted
+
+
+class _Residuals(lab.Method):
+    """Trains on given targets (n, c) instead of the true ones."""
+
+    capturable = True
+
+    def __init__(self, given: Tensor) -> None:
+        self._given = given
+
+    def on_start(self, run: lab.Run) -> None:
+        run.targets = self._given[None]
 
 
 class WholeNetwork(nn.Module):
