@@ -157,7 +157,9 @@ def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
 
 def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     r"""$B L^{-\top}$."""
-    if 4 * rhs.shape[-2] < rhs.shape[-1]:  # half the time for few rows, if L is in one piece
+    rows, columns = rhs.shape[-2:]
+    if rhs.device.type == "cpu" or 4 * rows < columns:
+        # as rows of B are in one piece, this form copies less, and a second core helps
         whole = L.is_contiguous() or L.mT.is_contiguous()
         return solve_lower(L if whole else L.contiguous(), rhs.mT).mT
     x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
@@ -282,7 +284,7 @@ class GrowingCholesky:
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
         if m == panel.square.shape[0]:
-            panel.square = corner  # the whole panel at once: no copy
+            panel.square = corner.contiguous()  # which later solves are faster with
         else:
             panel.square[rows, rows] = corner
         if panel.used:
