@@ -283,8 +283,9 @@ class GrowingCholesky:
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
+        del schur  # a block may be the whole stream: two matrices of its size at a time
         if m == panel.square.shape[0]:
-            panel.square = corner.contiguous()  # which later solves are faster with
+            panel.square = corner = corner.contiguous()  # which later solves are faster with
         else:
             panel.square[rows, rows] = corner
         if panel.used:
