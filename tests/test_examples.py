@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     "antiberty_tasks": None,
     "closed_loop": "continual.md",
-    "correction_terms": "theory.md",
+    "correction_terms": "core.md",
     "drift": "training.md",
     "forget_precision": None,  # rounding errors, of which only the size is the same everywhere
     "influence": "tutorials/influence.md",
