@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # An environment without extras, and what runs in it.
 LEAN   := .venv-lean
 LEAN_READY := $(LEAN)/.ready
-CORE   := tests/theory tests/kernels tests/streaming tests/estimators tests/lab tests/networks \
+CORE   := tests/theory tests/kernels tests/streaming tests/estimators $(wildcard tests/lab/test_*.py) tests/networks \
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
 	tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
