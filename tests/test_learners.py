@@ -1,6 +1,7 @@
 """A learner by its options, and read off a torch.optim.SGD, against it step by step."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -83,6 +84,13 @@ def test_mini_batches_need_a_reduction_and_either_that_the_message_names_will_do
 def test_what_is_no_number(name, value):
     with pytest.raises(InvalidTypeError, match=f"{name} is {value!r}; expected a .*number"):
         rt.SGD(**({"lr": 0.1} | {name: value}))
+
+
+@pytest.mark.parametrize("value", ["no", 1, None, [1.0]])
+def test_what_is_neither_true_nor_false(value):
+    with pytest.raises(InvalidTypeError, match=re.escape(f"nesterov is {value!r}; expected True")):
+        rt.SGD(0.1, momentum=0.5, nesterov=value)
+    assert rt.SGD(0.1, momentum=0.5, nesterov=np.True_).nesterov is True
 
 
 N, BATCH = 17, 3

@@ -68,6 +68,9 @@ class SGD:
             raise InvalidInputError(f"momentum is {self.momentum}; expected 0 <= momentum < 1")
         if not 0 <= self.weight_decay < math.inf:
             raise InvalidInputError(f"weight_decay is {self.weight_decay}; expected 0 or more")
+        if not isinstance(self.nesterov, bool | np.bool_):
+            raise InvalidTypeError(f"nesterov is {self.nesterov!r}; expected True or False")
+        object.__setattr__(self, "nesterov", bool(self.nesterov))
         if self.nesterov and self.momentum == 0:
             raise InvalidInputError("nesterov=True needs a momentum above 0, as in torch.optim.SGD")
         if self.reduction is None:
