@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ class TangentNetwork(nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
+        _load_forward_mode()
         self.network = copy.deepcopy(network).requires_grad_(False)
         self.params, self.views, self.dtype = params, views, dtype
         chosen = self._chosen()
@@ -71,6 +73,10 @@ class TangentNetwork(nn.Module):
         self.register_buffer("buckets", buckets.to(like.device))
         self.register_buffer("signs", signs.to(like) / math.sqrt(combinations))
         self.eval()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        _load_forward_mode()
 
     def train(self, mode: bool = True) -> "TangentNetwork":
         """Stays in evaluation mode, in which the network was linearized."""
@@ -137,3 +143,11 @@ class TangentNetwork(nn.Module):
         parts = torch.split(numbers, [each.numel() for each in chosen.values()])
         named = zip(chosen.items(), parts, strict=True)
         return {name: part.view_as(parameter) for (name, parameter), part in named}
+
+
+def _load_forward_mode() -> None:
+    """Has torch load its rules for forward mode: torch 2.15 warns of its own code as it does."""
+    one = torch.ones(1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
+        jvp(torch.neg, (one,), (one,))
