@@ -54,7 +54,7 @@ def test_each_change_is_judged_against_the_model_as_it_came():
 def test_what_is_not_clear_is_called_so():
     unclear = said(judged(corrected=(UNCLEAR, UNCLEAR)))
     assert unclear.headline.startswith("Nothing that was tried is clearly better than training SGD")
-    assert unclear.recommendations[0].startswith("It is not clear that it helps to train SGDReg")
+    assert unclear.recommendations[0].startswith("It is not clear whether to train SGDReg")
     assert unclear.recommendations[1].startswith("Nothing that was tried is clearly better")
     worse = said(judged(corrected=(WORSE, WORSE)))
     assert worse.recommendations[0].startswith("Do not train SGDRegressor on corrected targets")

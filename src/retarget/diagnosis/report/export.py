@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from retarget.diagnosis.report.report_tables import ReportTable
 
 DEFINITIONS = (
-    "Shift: how far later rows moved what was learned from a row. Gap: the online model's error "
-    "above a batch model's. Correction: training on other targets, which make up for the shift."
+    "Shift: how far later rows moved what was learned from a row. Gap: how far the online "
+    "model's error is above a batch model's. Correction: other targets for the same online "
+    "training, which make up for the shift."
 )
 
 

@@ -76,13 +76,13 @@ class ModelVerdict(Sentences):
             )
         for one in self._of("model movement"):
             yield (
-                f"Between learning a row and the end, the predictions of {model.name} for it moved "
-                f"by {percent(one.value)} of a target's size on average."
+                f"From right after learning a row to the end of the stream, the prediction of "
+                f"{model.name} for it moved by {percent(one.value)} of a target's size on average."
             )
         yield sentence(f"{model.description.rstrip('.')}.")
         for one in self._of("model agreement"):
             yield (
-                f"The theory's prediction of these movements agrees with {model.name} to "
+                f"The movements that this kernel predicts agree with those of {model.name} to "
                 f"{percent(one.value)}."
             )
 
@@ -114,7 +114,7 @@ class ModelVerdict(Sentences):
                 yield advice
             elif way == "corrected" and known:
                 worse = all(one.standing == "behind" for one in known)
-                start = "Do not train" if worse else "It is not clear that it helps to train"
+                start = "Do not train" if worse else "It is not clear whether to train"
                 yield f"{start} {model.name} on corrected targets: {self._effects(known)}."
         if not useful and not model.logged:
             yield f"Nothing that was tried is clearly better: leave {model.name} as it is."

@@ -139,10 +139,12 @@ def learner_table(diagnosis: Diagnosis) -> ReportTable:
     lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
     asked = [answer.question for answer in diagnosis.answers]
     table = _scores("Scores", "Learner", lines, asked, measure(diagnosis))
+    accuracy = diagnosis.metric == "auto" and diagnosis.stream.kind == "classification"
+    loss = " in squared error" if accuracy else ""  # the shown measure, or another one
     for row, line in zip(table.rows, lines, strict=True):
         for k, answer in enumerate(diagnosis.answers, 1):
             if closes := _closes(answer.gap_closed.get(line.mark, UNKNOWN)):
-                row[k] = row[k]._replace(note=f"{row[k].note}; {closes}")
+                row[k] = row[k]._replace(note=f"{row[k].note}; {closes}{loss}")
     return table
 
 
