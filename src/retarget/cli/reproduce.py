@@ -66,7 +66,7 @@ def reproduce(
     ] = None,
     data: Annotated[
         Core50Source | None,
-        typer.Option(help="Pictures for Fig. 3B and Fig. 6 E to H: CORe50 or a stand-in."),
+        typer.Option(help="Pictures for Figs. 3B, 6 E to H and 7 C: CORe50 or a stand-in."),
     ] = None,
     backbone: Annotated[
         str | None,
