@@ -175,8 +175,11 @@ class Sentences:
             )
         elif one.kind == "interference":
             effect = "weakening" if one.against < 0 else "strengthening"
+            learned, moved = (f"'{name(group)}'" for group in (one.subject, one.other))
+            if diagnosis.stream.groups is None:  # consecutive parts of the stream
+                learned, moved = f"{one.subject} of {len(diagnosis.groups.names)}", one.other
             yield (
-                f"Learning '{name(one.subject)}' moved the targets of '{name(one.other)}' by "
+                f"Learning {learned} moved the targets of {moved} by "
                 f"{percent(one.value)} of their size on average, {effect} them by "
                 f"{percent(abs(one.against))}."
             )
