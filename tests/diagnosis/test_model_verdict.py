@@ -51,6 +51,16 @@ def test_each_change_is_judged_against_the_model_as_it_came():
     assert mixed.recommendations[0].startswith("If rows like the old ones come again, train SGDR")
 
 
+def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
+    """The online model of the other findings has a kernel of its own, not the model's."""
+    found = said(judged()).findings
+    (border,) = (k for k, text in enumerate(found) if text.startswith("All that follows"))
+    assert "not about SGDRegressor" in found[border]
+    assert any("SGDRegressor on" in text for text in found[:border])
+    assert not any("online model" in text for text in found[:border])
+    assert any("online model" in text for text in found[border:])
+
+
 def test_what_is_not_clear_is_called_so():
     unclear = said(judged(corrected=(UNCLEAR, UNCLEAR)))
     assert unclear.headline.startswith("Nothing that was tried is clearly better than training SGD")

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from retarget.diagnosis.answers import TOO_LARGE
 from retarget.diagnosis.findings import clear_gain, verdict_kind
 from retarget.diagnosis.report.sentences import Sentences
-from retarget.diagnosis.report.words import METRICS, number, percent, sentence, with_interval
+from retarget.diagnosis.report.words import (
+    METRICS,
+    kernel_words,
+    number,
+    percent,
+    sentence,
+    with_interval,
+)
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
 
 
@@ -19,7 +26,7 @@ class ModelVerdict(Sentences):
 
     def verdict(self) -> Verdict:
         """Returns headline, findings and recommendations; the kind is that of the learner."""
-        told = (*self._of_model(), *self.told())
+        told = (*self._of_model(), self._others(), *self.told())
         return Verdict(verdict_kind(self._diagnosis), self.headline(), told, tuple(self.advice()))
 
     def headline(self) -> str:
@@ -85,6 +92,14 @@ class ModelVerdict(Sentences):
                 f"The movements that this kernel predicts agree with those of {model.name} to "
                 f"{percent(one.value)}."
             )
+
+    def _others(self) -> str:
+        """Says which learners the findings after it are about."""
+        kernel, lr = kernel_words(self._diagnosis.kernel), number(self._diagnosis.lr.value)
+        return (
+            f"All that follows is about kernel learners on the same rows, not about "
+            f"{self._model.name}: {kernel}; lr = {lr}."
+        )
 
     def advice(self) -> Iterator[str]:
         """Yields what worked when the user's own model was trained."""
