@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from retarget.diagnosis.answers import TOO_LARGE
-from retarget.diagnosis.findings import clear_gain, verdict_kind
+from retarget.diagnosis.findings import clear_gain, enough, verdict_kind
 from retarget.diagnosis.report.sentences import Sentences
 from retarget.diagnosis.report.words import (
     METRICS,
@@ -103,7 +103,8 @@ class ModelVerdict(Sentences):
 
     def advice(self) -> Iterator[str]:
         """Yields what worked when the user's own model was trained."""
-        model = self._model
+        model, poor = self._model, list(self._worse_than_constant())
+        yield from poor
         yield from self._simple_advice()
         words = {
             "random order": f"show {model.name} the rows in random order, if you can",
@@ -132,4 +133,20 @@ class ModelVerdict(Sentences):
                 start = "Do not train" if worse else "It is not clear whether to train"
                 yield f"{start} {model.name} on corrected targets: {self._effects(known)}."
         if not useful and not model.logged:
-            yield f"Nothing that was tried is clearly better: leave {model.name} as it is."
+            then = "try another model or other features" if poor else f"leave {model.name} as it is"
+            yield f"Nothing that was tried is clearly better: {then}."
+
+    def _worse_than_constant(self) -> Iterator[str]:
+        """Yields where the model as it came is worse than the simplest predictor."""
+        for question in self._model.questions:
+            came = self._model.score("as it came", question)
+            answer = self._diagnosis.answer(question)
+            if came is None or answer is None or not enough(answer):
+                continue
+            constant = answer.baselines[0].loss
+            if came.loss.low > constant.high:  # both intervals: on the safe side
+                yield (
+                    f"Do not rely on {self._model.name} {self._on(question)}: it is worse than "
+                    f"predicting {self._constant}, {with_interval(came.loss)} against "
+                    f"{with_interval(constant)}."
+                )
