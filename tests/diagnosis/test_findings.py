@@ -215,6 +215,15 @@ def test_correction_is_advised_for_the_question_that_it_answers():
     assert huge.verdict.recommendations[0].startswith("Do not use corrected targets here")
 
 
+def test_beside_accuracies_an_error_is_called_squared():
+    """96% right of 98% is not 84% of the gap: the share is one of squared errors."""
+    words = {"classification": "the gap in squared error on", "regression": "the gap on"}
+    for kind, text in words.items():
+        advice = " ".join(diagnosis(answer(), kind=kind).verdict.recommendations)
+        assert text in advice
+        assert ("squared error is" in advice) == (kind == "classification")
+
+
 def test_a_change_that_helps_one_question_and_harms_the_other():
     gain, harm = Estimate(-0.8, -0.9, -0.7), Estimate(15.0, 11.0, 20.0)
     found = diagnosis(

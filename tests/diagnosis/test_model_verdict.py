@@ -51,10 +51,35 @@ def test_each_change_is_judged_against_the_model_as_it_came():
     assert mixed.recommendations[0].startswith("If rows like the old ones come again, train SGDR")
 
 
+def test_a_model_that_is_worse_than_the_mean_is_not_left_as_it_is():
+    poor = Estimate(1e6, 9e5, 2e6)
+    found = judged(corrected=(UNCLEAR, UNCLEAR))
+    scores = tuple(
+        replace(one, loss=poor) if (one.way, one.question) == ("as it came", "next") else one
+        for one in found.model.scores
+    )
+    advice = said(replace(found, model=replace(found.model, scores=scores))).recommendations
+    assert advice[0].startswith("Do not rely on SGDRegressor on the next rows: it is worse than pr")
+    assert (
+        advice[-1]
+        == "Nothing that was tried is clearly better: try another model or other features."
+    )
+
+
+def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
+    """The online model of the other findings has a kernel of its own, not the model's."""
+    found = said(judged()).findings
+    (border,) = (k for k, text in enumerate(found) if text.startswith("All that follows"))
+    assert "not about SGDRegressor" in found[border]
+    assert any("SGDRegressor on" in text for text in found[:border])
+    assert not any("online model" in text for text in found[:border])
+    assert any("online model" in text for text in found[border:])
+
+
 def test_what_is_not_clear_is_called_so():
     unclear = said(judged(corrected=(UNCLEAR, UNCLEAR)))
     assert unclear.headline.startswith("Nothing that was tried is clearly better than training SGD")
-    assert unclear.recommendations[0].startswith("It is not clear that it helps to train SGDReg")
+    assert unclear.recommendations[0].startswith("It is not clear whether to train SGDReg")
     assert unclear.recommendations[1].startswith("Nothing that was tried is clearly better")
     worse = said(judged(corrected=(WORSE, WORSE)))
     assert worse.recommendations[0].startswith("Do not train SGDRegressor on corrected targets")

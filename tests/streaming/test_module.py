@@ -12,9 +12,6 @@ import retarget as rt
 from retarget.errors import InvalidInputError
 from retarget.streaming import module as module_file
 
-# torch's own, when it first loads the rules of forward-mode products
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
-
 
 def flip(X):
     return X.flip(-1)

@@ -209,8 +209,8 @@ def correct(
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
         say(f"Not written: the {name} targets, {reach}", style="yellow")
     console.print(
-        f"These targets are for one learner: {purpose['learner']} Trained on them, another "
-        "learner or a network may end worse than on your own targets.",
+        f"These targets are for one learner: {purpose['learner']} Another learner, or a network, "
+        "may do worse on them than on your own targets.",
         highlight=False,
         markup=False,
     )

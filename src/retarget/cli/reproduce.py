@@ -66,7 +66,7 @@ def reproduce(
     ] = None,
     data: Annotated[
         Core50Source | None,
-        typer.Option(help="Pictures for Fig. 3B and Fig. 6 E to H: CORe50 or a stand-in."),
+        typer.Option(help="Pictures for Figs. 3B, 6 E to H and 7 C: CORe50 or a stand-in."),
     ] = None,
     backbone: Annotated[
         str | None,
@@ -158,9 +158,9 @@ def _list_figures() -> None:
         table.add_row(name, *map(escape, about))
     console.print(table)
     say(
-        "\nThe GPU was an H200. `retarget data list` has the data sets; the stand-in for CORe50 is "
-        "chosen by --data standin.\n--quick computes a small version of any figure, within a "
-        "minute on two cores."
+        "\nTimes on a GPU are for an H200. `retarget data list` shows the data sets; --data "
+        "standin chooses the stand-in for CORe50.\n--quick computes a small version of any figure, "
+        "within a minute on two cores."
     )
 
 

@@ -173,8 +173,8 @@ class StreamOptions:
         str,
         method_option(
             "auto|NUMBER",
-            "Ridge of the iterative correction's blocks; auto: the one of a few values that "
-            "brings the learner closest to the batch model.",
+            "Ridge of the iterative correction's blocks; auto: whichever of a few values brings "
+            "the learner closest to the batch model.",
         ),
     ] = "auto"
     features: Annotated[

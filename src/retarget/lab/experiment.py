@@ -80,7 +80,7 @@ Count = Annotated[int, Field(ge=1)]
 Values = Annotated[list[Any], Field(min_length=1)]
 Counts = Annotated[list[Count], Field(min_length=1)]
 Positives = Annotated[list[Positive], Field(min_length=1)]
-# Pictures for Fig. 3B and Fig. 6 E to H: CORe50, or other pictures in its layout.
+# Pictures for Figs. 3B, 6 E to H and 7 C: CORe50, or other pictures in its layout.
 Core50Source = Literal["core50", "standin"]
 
 

@@ -146,8 +146,8 @@ class TangentNetwork(nn.Module):
 
 
 def _load_forward_mode() -> None:
-    """Has torch load its rules for forward mode: torch 2.15 warns of its own code as it does."""
+    """Has torch load its rules for forward mode: torch 2.13 to 2.15 warn of their own code."""
     one = torch.ones(1)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
+        warnings.filterwarnings("ignore", "`torch.jit")
         jvp(torch.neg, (one,), (one,))

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from retarget.diagnosis.report.report_tables import ReportTable
 
 DEFINITIONS = (
-    "Shift: how far later rows moved what was learned from a row. Gap: the online model's error "
-    "above a batch model's. Correction: training on other targets, which make up for the shift."
+    "Shift: how far later rows moved what was learned from a row. Gap: how far the online "
+    "model's error is above a batch model's. Correction: other targets for the same online "
+    "training, which make up for the shift."
 )
 
 
@@ -291,13 +292,12 @@ def terminal_parts(diagnosis: Diagnosis, compared: Sequence[Compared] = ()) -> l
     if each := tables.target_table(diagnosis):
         parts.append(_table(each, f"{each.label}, in its own squared units"))
     shifted = tables.shifted_table(diagnosis)
-    title = f"The most overwritten rows of {len(stream):,} learned"
     return [
         _text(verdict.headline, style="bold"),
         *(_text(f"- {advice}") for advice in verdict.recommendations),
         *parts,
         _text(DEFINITIONS, style="dim"),
-        *([_table(shifted, title)] if shifted else []),
+        *([_table(shifted, f"{shifted.label} of {len(stream):,} learned")] if shifted else []),
         _text(f"Features used: {listed_names(stream.feature_names)}.", style="dim"),
         _text("What was found:", style="bold"),
         *(_text(f"- {finding}") for finding in verdict.findings),

@@ -84,7 +84,7 @@ class LearnerVerdict(Sentences):
             return "The online and the batch model perform the same: neither makes an error."
         few = [answer for answer in diagnosis.answers if not enough(answer)]
         if len(few) == len(diagnosis.answers):
-            return f"There are too few rows to compare the online with a batch model: {_few(few)}."
+            return f"There are too few rows to compare the two models: {_few(few)}."
         compared = [
             self._compared(one) if enough(one) else _few([one]) for one in diagnosis.answers
         ]
@@ -141,7 +141,7 @@ class LearnerVerdict(Sentences):
                 return f"{where} both get every row right"
             apart = points_apart(gap)
             return f"{where} it gets {percent(right)} right, {model} {percent(best)} ({apart})"
-        return f"{where} its error is {_above(answer.excess, f'{model}')}"
+        return f"{where} its {self._error} is {_above(answer.excess, f'{model}')}"
 
     def advice(self, kind: VerdictKind) -> Iterator[str]:
         """Yields what to change about the online learner, the most useful first."""
@@ -223,8 +223,9 @@ class LearnerVerdict(Sentences):
                 yield f"It is not clear that corrected targets help: {self._effects(known)}."
             return
         gained = {gain.question for gain in gains}
+        squared = "" if self._error == "error" else f" in {self._error}"
         closed = [
-            f"{with_interval(one.effect, share=True)} of the gap {self._on(one.question)}"
+            f"{with_interval(one.effect, share=True)} of the gap{squared} {self._on(one.question)}"
             for one in self._of("gap closed")
             if one.subject == "iterative" and one.question in gained
         ]
@@ -235,7 +236,7 @@ class LearnerVerdict(Sentences):
         if any(one.effect.low > 0 for one in others) or kind == "forgotten":
             yield (
                 "If rows like the old ones come again, train on iteratively corrected targets: "
-                f"{does}. If they do not, leave the learner as it is."
+                f"{does}. If no such rows come, leave the learner as it is."
             )
         else:
             yield f"Train on iteratively corrected targets: {does}."

@@ -4,9 +4,16 @@ import math
 from collections.abc import Iterator
 
 from retarget.diagnosis.answers import TOO_LARGE
-from retarget.diagnosis.findings import clear_gain, verdict_kind
+from retarget.diagnosis.findings import clear_gain, enough, verdict_kind
 from retarget.diagnosis.report.sentences import Sentences
-from retarget.diagnosis.report.words import METRICS, number, percent, sentence, with_interval
+from retarget.diagnosis.report.words import (
+    METRICS,
+    kernel_words,
+    number,
+    percent,
+    sentence,
+    with_interval,
+)
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
 
 
@@ -19,7 +26,7 @@ class ModelVerdict(Sentences):
 
     def verdict(self) -> Verdict:
         """Returns headline, findings and recommendations; the kind is that of the learner."""
-        told = (*self._of_model(), *self.told())
+        told = (*self._of_model(), self._others(), *self.told())
         return Verdict(verdict_kind(self._diagnosis), self.headline(), told, tuple(self.advice()))
 
     def headline(self) -> str:
@@ -76,19 +83,28 @@ class ModelVerdict(Sentences):
             )
         for one in self._of("model movement"):
             yield (
-                f"Between learning a row and the end, the predictions of {model.name} for it moved "
-                f"by {percent(one.value)} of a target's size on average."
+                f"From right after learning a row to the end of the stream, the prediction of "
+                f"{model.name} for it moved by {percent(one.value)} of a target's size on average."
             )
         yield sentence(f"{model.description.rstrip('.')}.")
         for one in self._of("model agreement"):
             yield (
-                f"The theory's prediction of these movements agrees with {model.name} to "
+                f"The movements that this kernel predicts agree with those of {model.name} to "
                 f"{percent(one.value)}."
             )
 
+    def _others(self) -> str:
+        """Says which learners the findings after it are about."""
+        kernel, lr = kernel_words(self._diagnosis.kernel), number(self._diagnosis.lr.value)
+        return (
+            f"All that follows is about kernel learners on the same rows, not about "
+            f"{self._model.name}: {kernel}; lr = {lr}."
+        )
+
     def advice(self) -> Iterator[str]:
         """Yields what worked when the user's own model was trained."""
-        model = self._model
+        model, poor = self._model, list(self._worse_than_constant())
+        yield from poor
         yield from self._simple_advice()
         words = {
             "random order": f"show {model.name} the rows in random order, if you can",
@@ -114,7 +130,23 @@ class ModelVerdict(Sentences):
                 yield advice
             elif way == "corrected" and known:
                 worse = all(one.standing == "behind" for one in known)
-                start = "Do not train" if worse else "It is not clear that it helps to train"
+                start = "Do not train" if worse else "It is not clear whether to train"
                 yield f"{start} {model.name} on corrected targets: {self._effects(known)}."
         if not useful and not model.logged:
-            yield f"Nothing that was tried is clearly better: leave {model.name} as it is."
+            then = "try another model or other features" if poor else f"leave {model.name} as it is"
+            yield f"Nothing that was tried is clearly better: {then}."
+
+    def _worse_than_constant(self) -> Iterator[str]:
+        """Yields where the model as it came is worse than the simplest predictor."""
+        for question in self._model.questions:
+            came = self._model.score("as it came", question)
+            answer = self._diagnosis.answer(question)
+            if came is None or answer is None or not enough(answer):
+                continue
+            constant = answer.baselines[0].loss
+            if came.loss.low > constant.high:  # both intervals: on the safe side
+                yield (
+                    f"Do not rely on {self._model.name} {self._on(question)}: it is worse than "
+                    f"predicting {self._constant}, {with_interval(came.loss)} against "
+                    f"{with_interval(constant)}."
+                )

@@ -138,11 +138,14 @@ def learner_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
     lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
     asked = [answer.question for answer in diagnosis.answers]
-    table = _scores("Scores", "Learner", lines, asked, measure(diagnosis))
+    label = "Scores" if diagnosis.model is None else "Scores of the kernel learners"
+    table = _scores(label, "Learner", lines, asked, measure(diagnosis))
+    accuracy = diagnosis.metric == "auto" and diagnosis.stream.kind == "classification"
+    loss = " in squared error" if accuracy else ""  # the shown measure, or another one
     for row, line in zip(table.rows, lines, strict=True):
         for k, answer in enumerate(diagnosis.answers, 1):
             if closes := _closes(answer.gap_closed.get(line.mark, UNKNOWN)):
-                row[k] = row[k]._replace(note=f"{row[k].note}; {closes}")
+                row[k] = row[k]._replace(note=f"{row[k].note}; {closes}{loss}")
     return table
 
 
@@ -313,13 +316,15 @@ def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
         columns["Group"] = [name(diagnosis.groups.names[groups[i]]) for i in rows]
     columns["Shift"] = [number(float(size[i])) for i in rows]
     columns["True target"] = _target_texts(stream, stream.Y[rows])
+    label = "The most overwritten rows"
     if model is not None and found.yours:
+        label = "The most moved rows"  # a prediction may also move towards its target
         columns["Predicted right after"] = _target_texts(stream, model.after[rows])
         columns["Predicted at the end"] = _target_texts(stream, model.end[rows])
     else:
         columns["Effective target"] = _target_texts(stream, diagnosis.effective[rows])
     cells = ([Cell(text) for text in row] for row in zip(*columns.values(), strict=True))
-    return ReportTable("The most overwritten rows", list(columns), list(cells))
+    return ReportTable(label, list(columns), list(cells))
 
 
 def _target_texts(stream: Stream, targets: np.ndarray, most: int = 6) -> list[str]:

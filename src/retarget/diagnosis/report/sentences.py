@@ -37,6 +37,9 @@ class Sentences:
         self._all = diagnosis.findings
         self._constant = constant_name(diagnosis.stream)
         self._classes = diagnosis.stream.kind == "classification"
+        # the headline and the tables may show accuracies: a bare "error" would be read as theirs
+        squared = self._classes and diagnosis.metric == "auto"
+        self._error = "squared error" if squared else "error"
 
     def _of(self, *kinds: FindingKind) -> list[Finding]:
         return [finding for finding in self._all if finding.kind in kinds]
@@ -57,7 +60,8 @@ class Sentences:
     def _effects(self, effects: list[Finding]) -> str:
         """Words the same change on each question."""
         return ", ".join(
-            f"{self._on(one.question)} the error is {change_words(one.effect)}" for one in effects
+            f"{self._on(one.question)} the {self._error} is {change_words(one.effect)}"
+            for one in effects
         )
 
     def _change_advice(self, words: str, effects: list[Finding]) -> str | None:
@@ -164,35 +168,38 @@ class Sentences:
                 f"end it is {number(one.against)} on the same rows."
             )
         elif one.kind == "shift":
-            moved = "class" if self._classes else "sign (side of the mean)"
+            moved = "now have another class" if self._classes else "moved across the mean"
             yield (
                 f"On average, later rows moved a row's target by {percent(one.value)} of its size; "
-                f"{percent(one.against)} of the rows changed their {moved}."
+                f"{percent(one.against)} of the rows {moved}."
             )
         elif one.kind == "interference":
             effect = "weakening" if one.against < 0 else "strengthening"
+            learned, moved = (f"'{name(group)}'" for group in (one.subject, one.other))
+            if diagnosis.stream.groups is None:  # consecutive parts of the stream
+                learned, moved = f"{one.subject} of {len(diagnosis.groups.names)}", one.other
             yield (
-                f"Learning '{name(one.subject)}' moved the targets of '{name(one.other)}' by "
+                f"Learning {learned} moved the targets of {moved} by "
                 f"{percent(one.value)} of their size on average, {effect} them by "
                 f"{percent(abs(one.against))}."
             )
         elif one.kind == "rounding":
             yield (
                 "The exact correction does not survive rounding: trained on its targets, the "
-                f"online model ends with a squared error of {number(one.value, 4)}, not with the "
-                f"batch model's {number(one.against, 4)}."
+                f"online model has a squared error of {number(one.value, 4)} instead of the batch "
+                f"model's {number(one.against, 4)}."
             )
         elif one.kind == "large targets":
             how = "exactly" if one.subject == "corrected" else "iteratively"
             yield (
                 f"The {how} corrected targets reach {number(one.value)} standard deviations from "
-                f"the mean (usable: {TOO_LARGE:.0f}): train nothing but this kernel model on them."
+                f"the mean (usable: up to {TOO_LARGE:.0f}): train only this kernel model on them."
             )
         elif one.kind == "smoother":
             yield (
                 f"The iterative correction follows a smoother batch model, with ridge "
-                f"{number(one.value)} instead of {number(one.against)}: that ends closer to the "
-                "batch model, with targets of usable size."
+                f"{number(one.value)} instead of {number(one.against)}: this brings the learner "
+                "closer to the batch model, with targets of usable size."
             )
         elif one.kind == "ridge":
             yield (

@@ -306,7 +306,7 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if about is not None:
         method = (
             f"{about.words} instead of the kernel matrix, which would need "
-            f"{decimal(about.exact_memory)} of memory and may use {decimal(about.memory_limit)}"
+            f"{decimal(about.exact_memory)} (limit: {decimal(about.memory_limit)})"
         )
     return [*facts, ("Method", method)]
 

@@ -172,7 +172,7 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     left_out = f" {lost:,} rows are left out: their shift is not finite, as the learner diverged."
     return Chart(
         key="shift",
-        title="Which rows were overwritten?",
+        title="Which predictions moved?" if found.yours else "Which rows were overwritten?",
         caption=f"Each dot is a row, and its height is its shift: {meaning}. The line is the mean "
         f"over {window:,} rows at a time.{drawn * (len(rows) < len(size))}{left_out * (lost > 0)}",
         alternative=f"Size of the shift of {len(size):,} rows in stream order. Its mean is "

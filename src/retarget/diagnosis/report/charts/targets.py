@@ -53,12 +53,12 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     return Chart(
         key="targets",
         title="What did it really learn?",
-        caption="Each dot is a row: horizontally its true target, vertically the target that a "
-        "batch model would need to become the same as the online model. On the dashed line, a "
+        caption="Each dot is a row: horizontally its true target, vertically its effective "
+        "target, on which a batch model would equal the online model. On the dashed line, a "
         f"target was learned as it is; if the cloud is flatter, targets were weakened.{drawn}"
         f"{few * (len(names) < len(stream.target_names))}",
         alternative=f"Effective against true targets. {percent(float(diagnosis.changed.mean()))} "
-        "of the rows ended on the other side of the average.",
+        "of the rows moved across the mean.",
         figure=figure(
             traces, 420, {"title": f"true ({unit})"}, {"title": "effective"}, showlegend=True
         ),
