@@ -17,7 +17,7 @@ from retarget.errors import (
     StreamTooLargeError,
 )
 from retarget.theory import cholesky, dual
-from support.problems import make_class_stream, make_stream, panels_of
+from support.problems import assert_same, make_class_stream, make_stream, panels_of
 from support.streaming_objects import CE, correction, corrector, feed, results, saved, shift
 
 OBJECTS = {"corrector": corrector, "shift": shift, "correction": correction}
@@ -67,6 +67,21 @@ def test_saved_and_loaded_it_goes_on_to_the_last_bit(name, before, tmp_path):
         if fork is not other:
             np.testing.assert_array_equal(results(fork, X[before:], Y[before:]), expected)
             assert other.feature_error == one.feature_error
+
+
+def test_a_state_goes_on_where_panels_have_another_length(tmp_path):
+    """They are longer on a GPU, whose states can be loaded on a CPU, and the other way round."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    for saved_with, loaded_with in ((16, 4), (4, 16)):
+        one = correction(rt.RBF(2.0))
+        with panels_of(saved_with):
+            for rows in np.split(np.arange(18), 6):  # the last panel has room for more
+                feed(one, X[rows], X[rows, 0])
+            one.save(tmp_path / "state")
+        with panels_of(loaded_with):
+            other = rt.CorrectionTracker.load(tmp_path / "state")
+            expected = results(one, X[18:], X[18:, 0])
+            assert_same(results(other, X[18:], X[18:, 0]), expected, 1e-12)
 
 
 def test_a_kernel_that_no_file_can_hold_is_given_again(tmp_path):

@@ -31,7 +31,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, claim, panel_rows, panels, require_memory, shallow
+from retarget.arrays import (
+    PANEL_ROWS_ELSEWHERE,
+    GrowingRows,
+    claim,
+    panel_rows,
+    panels,
+    require_memory,
+    shallow,
+)
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -183,38 +191,42 @@ def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class _Panel:
-    """Consecutive rows of L, perhaps not all in use: a rectangle with a triangle to its right.
+    """Consecutive rows of L, perhaps not all in use, without the zeros to their right.
 
     Forks share the arrays: the first one that writes goes on in them, and the others take copies.
     """
 
     start: int
-    left_rows: Tensor
-    square: Tensor
+    values: Tensor  # (room, start + room); (room, start) if all rows come at once
     used: int = 0
     free: list[int] = field(default_factory=lambda: [0])  # the first row that no fork has
+    closed: Tensor | None = None  # the triangle in one piece, if there will be no more rows
 
     def claim(self) -> None:
         """Prepares to write behind the rows in use."""
         if not claim(self.free, self.used):
-            self.left_rows, self.square = self.left_rows.clone(), self.square.clone()
-            self.free = []
+            self.values, self.free = self.values.clone(), []
+
+    def close(self) -> None:
+        """Makes solves faster, once there will be no more rows."""
+        if self.closed is None:
+            self.closed = self.triangle.contiguous()
 
     @property
     def rows(self) -> slice:
         return slice(self.start, self.start + self.used)
 
     @property
+    def room(self) -> int:
+        return self.values.shape[0]
+
+    @property
     def left(self) -> Tensor:
-        return self.left_rows if self.full else self.left_rows[: self.used]
+        return self.values[: self.used, : self.start]
 
     @property
     def triangle(self) -> Tensor:
-        return self.square if self.full else self.square[: self.used, : self.used]
-
-    @property
-    def full(self) -> bool:
-        return self.used == self.square.shape[0]
+        return self.values[: self.used, self.rows] if self.closed is None else self.closed
 
 
 @dataclass(frozen=True)
@@ -271,8 +283,7 @@ class GrowingCholesky:
         n, m = len(self), K_rows.shape[0]
         panel = self._panel_for(K_rows)
         panel.claim()
-        rows = slice(panel.used, panel.used + m)
-        solved = K_rows.new_empty(m, n) if panel.used else panel.left_rows[:m]
+        solved = panel.values[panel.used : panel.used + m, :n]
         for past in self.panels:
             columns = past.rows
             rhs = less_product(K_rows[:, columns], solved[:, : past.start], past.left)
@@ -284,13 +295,10 @@ class GrowingCholesky:
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
         del schur  # a block may be the whole stream: two matrices of its size at a time
-        if m == panel.square.shape[0]:
-            panel.square = corner = corner.contiguous()  # which later solves are faster with
+        if m == panel.room:
+            panel.closed = corner = corner.contiguous()
         else:
-            panel.square[rows, rows] = corner
-        if panel.used:
-            panel.left_rows[rows] = solved[:, : panel.start]
-            panel.square[rows, : panel.used] = solved[:, panel.start :]
+            panel.values[panel.used : panel.used + m, n : n + m] = corner
         return NewRows(panel, solved, corner, roots)
 
     def commit(self, new: NewRows, rhs: Tensor | None = None) -> Tensor:
@@ -303,9 +311,8 @@ class GrowingCholesky:
         joined = probes if rhs is None else torch.cat([rhs, probes], dim=1)
         solved = new.solve(joined, self._solved if self.panels else joined[:0])
         if not self.panels or self.panels[-1] is not new.panel:
-            if self.panels and not self.panels[-1].full:
-                last = self.panels[-1]  # closed for good: drop the rows it did not use
-                last.left_rows, last.square = last.left, last.triangle.contiguous()
+            if self.panels:
+                self.panels[-1].close()
             self.panels.append(new.panel)
         new.panel.used += new.corner.shape[0]
         new.panel.free.append(new.panel.used)
@@ -359,7 +366,7 @@ class GrowingCholesky:
         if self.panels:
             state |= {"roots": self._roots, "solved": self._solved}
         for i, panel in enumerate(self.panels):
-            state[f"room{i}"], state[f"left{i}"] = len(panel.square), panel.left
+            state[f"width{i}"], state[f"left{i}"] = panel.values.shape[1], panel.left
             state[f"triangle{i}"] = panel.triangle.tril()  # its upper half is not defined
         return state
 
@@ -368,18 +375,23 @@ class GrowingCholesky:
         self._estimated, self._warned = int(state["estimated"]), bool(state["warned"])
         n = 0
         for i in range(state["panels"]):
-            left, triangle, room = state[f"left{i}"], state[f"triangle{i}"], state[f"room{i}"]
+            left, triangle, width = state[f"left{i}"], state[f"triangle{i}"], state[f"width{i}"]
             used = len(left)
             require_shape(f"left{i}", left, used, n)
             require_shape(f"triangle{i}", triangle, used, used)
-            if not 0 < used <= room <= max(used, panel_rows(left.device)):
+            room = width - n or used
+            if not 0 < used <= room <= max(used, PANEL_ROWS_ELSEWHERE):
                 raise InvalidInputError(
-                    f"room{i} is {room}, but {used} rows are used; expected at least 1 used row, "
+                    f"width{i} is {width}, but {used} rows start at {n}; expected at least 1 row, "
                     "and room for all of them in one panel"
                 )
-            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room), used, [used])
+            # strides and alignment as before, because rounding depends on them
+            panel = _Panel(n, left.new_empty(room, width), used, [used])
             panel.left.copy_(left)
-            panel.triangle.copy_(triangle)
+            if width > n:
+                panel.triangle.copy_(triangle)
+            if width == n or i + 1 < state["panels"]:
+                panel.closed = triangle.clone()
             self.panels.append(panel)
             n += used
         if n:
@@ -422,7 +434,7 @@ class GrowingCholesky:
 
     def _panel_for(self, K_rows: Tensor) -> _Panel:
         n, m = len(self), K_rows.shape[0]
-        if self.panels and self.panels[-1].used + m <= self.panels[-1].square.shape[0]:
+        if self.panels and self.panels[-1].used + m <= self.panels[-1].room:
             return self.panels[-1]
         rows = max(m, panel_rows(K_rows.device)) if self._roomy else m
         require_memory(
@@ -431,8 +443,7 @@ class GrowingCholesky:
             K_rows,
             "use a shorter stream, or float32",
         )
-        # memory is not occupied until written to: `extend` may replace the square by its own
-        return _Panel(n, K_rows.new_empty(rows, n), K_rows.new_empty(rows, rows))
+        return _Panel(n, K_rows.new_empty(rows, n if rows == m else n + rows))
 
 
 def factorize(K: Tensor, gamma: float) -> GrowingCholesky:
