@@ -33,6 +33,7 @@ from retarget.state_files import require_shape
 from retarget.theory.cholesky import expected_digits, inverse_norm
 from retarget.theory.ridge_search import (
     LEAST_ERROR,
+    BestRidge,
     Eigen,
     RidgeProblem,
     are_few,
@@ -194,7 +195,9 @@ class Moments:
             gap, target_gap = mean - left.mean, target_mean - left.target_mean
             left.add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
         least = left.weight**2 / left.count  # of a sum of squared weights
-        if left.squared_weight <= (1 - ROUNDING) * least or not left._are_possible():
+        impossible = left.squared_weight <= (1 - ROUNDING) * least - ROUNDING * self.squared_weight
+        left.squared_weight = max(left.squared_weight, least)
+        if impossible or not left._are_possible():
             raise InvalidInputError(
                 "samples are to be forgotten that were not learned; pass X and Y (and the weights "
                 "that they have by now) exactly as they were learned"
@@ -338,8 +341,9 @@ class Moments:
         most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
         lowest = math.ceil(2 * math.log10(1e3 * self._least_ridge(most)))
         start = max(2 * round(math.log10(mean)), lowest)
-        best = best_ridge(self.ridge_problem(), few, start, lowest)
-        self._warn_of_choice(best.residual, at_the_limit=best.power == lowest)
+        search = self.ridge_problem(), few, start, lowest
+        best = best_ridge(*search)
+        self._warn_of_choice(best, *search)
         # what was forgotten asks for the factor, which tells how many digits are left
         return best.gamma, None if self.peak_scatter else best.weights
 
@@ -360,8 +364,8 @@ class Moments:
         return LEAST_RIDGE * COARSER[self.precision] * largest
 
     def _largest(self) -> float:
-        """The largest entry of C, which is on its diagonal."""
-        return float(self.triangle.diagonal().max())
+        """The largest entry of C, which is on its diagonal; 0 if rounding left none above it."""
+        return max(float(self.triangle.diagonal().max()), 0.0)
 
     def _add_waiting(self) -> None:
         """Adds rows that wait; the sums stay the same, so that others may read them meanwhile."""
@@ -375,30 +379,44 @@ class Moments:
         """
         if not self.peak_scatter:
             return
-        largest, power = self._largest(), float(self.power.max())
         size = float(weights.abs().max()) or 1.0
+        coarse, fine = torch.finfo(self.precision).eps, torch.finfo(torch.float64).eps
 
-        def reach(scatter: float, power: float) -> float:
-            return scatter + math.sqrt(scatter * max(power, 0.0)) / size
+        def rounding(scatter: float, power: float) -> float:
+            return coarse * scatter + fine * math.sqrt(scatter * max(power, 0.0)) / size
 
-        now, then = reach(largest, power), reach(self.peak_scatter, self.peak_power)
+        now = rounding(self._largest(), float(self.power.max()))
+        then = rounding(self.peak_scatter, self.peak_power)
         if then <= 10 * now:
             return
         inverse = float(inverse_norm(lambda rhs: torch.cholesky_solve(rhs, factor), factor))
-        digits = expected_digits(then * inverse, self.precision)
+        digits = -math.log10(then * inverse)
         if digits < ENOUGH_DIGITS[self.precision]:
             left = f"{max(digits, 0.0):.1f}"
             _warn_of_forgetting(f"expect {left} correct digits of the solution; use a larger gamma")
 
-    def _warn_of_choice(self, residual: float, at_the_limit: bool) -> None:
+    def _warn_of_choice(
+        self, best: BestRidge, problem: RidgeProblem, few: Eigen | None, start: int, lowest: int
+    ) -> None:
         """Warns if rounding of the sums before a subtraction decided which ridge is the best."""
         lost = self.peak_scatter / self._largest()
-        spoiled = self.peak_power / max(float(self.power.sum()), 1e-300)
-        told = spoiled > 10 and residual * self.weight <= LEAST_ERROR * self.peak_power
-        if told or (at_the_limit and lost > 10):
-            digits = max(expected_digits(max(lost, spoiled), self.precision), 0.0)
+        spoiled = self.peak_power / max(problem.power, 1e-300)
+        doubtful = lost > 10 and lowest in (best.power, start)
+        if spoiled > 10 and not doubtful:
+            # is its residual lost in rounding, or would those that may be have led to another one?
+            least = 8 * torch.finfo(torch.float64).eps * self.peak_power
+            free = problem._replace(known=max(LEAST_ERROR * problem.power, least))
+            doubtful = (
+                best.residual * self.weight < 2 * problem.known
+                or abs(best_ridge(free, few, start, lowest).power - best.power) > 1
+            )
+        if doubtful:
+            digits = min(
+                expected_digits(lost, self.precision), expected_digits(spoiled, torch.float64)
+            )
+            left = f"{max(digits, 0.0):.1f}"
             _warn_of_forgetting(
-                f"the sums have {digits:.1f} correct digits, too few to choose gamma; give it"
+                f"the sums have {left} correct digits, too few to choose gamma; give it"
             )
 
     def _are_possible(self) -> bool:
