@@ -47,10 +47,14 @@ from retarget.theory.cholesky import (
     warn_if_meaningless,
 )
 from retarget.theory.dual import FeatureRows, diagonal_blocks
+from retarget.theory.probes import PROBES
 from retarget.theory.settling import in_blocks
 
 # A discounted sample with less weight than this is left out: rounding is larger.
 LEAST_WEIGHT = 2.0**-52
+# Y - gamma A loses the digits of predictions that are small beside Y, as they are if gamma is this
+# many times a sample's kernel.
+MUCH_LARGER = 1e3
 FORMS = "'all', 'window:N' with a number of samples, or 'discount:F' with a factor such as 0.999"
 
 
@@ -155,6 +159,26 @@ def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor
     return solve_lower_transposed(triangles, in_blocks(beta, block_size)).flatten(0, 1)
 
 
+def predictions_after(left: Tensor, before: Tensor, new: Innovation, block_size: int) -> Tensor:
+    """(m, c) what is predicted for each block once it is learned, to all digits.
+
+    It is what was predicted before, and what the block's own coefficients add.
+
+    Args:
+        left: (m, m) what the past leaves of the new samples' kernel.
+        before: (m, c) what the past predicts for them.
+        new: What they add.
+        block_size: Size of their blocks.
+    """
+    earlier = new.corner.tril()  # of the same samples, but of the blocks before
+    diagonal_blocks(earlier, block_size).zero_()
+    rows = in_blocks(earlier, block_size)
+    own = diagonal_blocks(left, block_size) - rows @ rows.mT
+    coefficients = newest_coefficients(*new, block_size)
+    added = (own @ in_blocks(coefficients, block_size)).flatten(0, 1)
+    return before + earlier @ new.beta + added
+
+
 def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:
     """Where each of several whole blocks begins and ends."""
     return ((first, first + block_size) for first in range(0, rows, block_size))
@@ -175,8 +199,16 @@ class KernelRidge(OfflineLearner):
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """See `OfflineLearner`."""
-        newest = newest_coefficients(*self.learn(rows, Y), block_size)
-        return torch.sub(Y, newest, alpha=self.gamma)
+        own = rows[:, -len(Y) :]
+        if self.gamma <= MUCH_LARGER * float(own.diagonal().min()):
+            newest = newest_coefficients(*self.learn(rows, Y), block_size)
+            return torch.sub(Y, newest, alpha=self.gamma)
+        new = self.factor.extend(rows)
+        before = (
+            new.past @ self.factor._solved[:, :-PROBES] if len(self.factor) else torch.zeros_like(Y)
+        )
+        innovation = Innovation(new.corner, self.factor.commit(new, Y))
+        return predictions_after(own - new.past @ new.past.mT, before, innovation, block_size)
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
@@ -214,6 +246,10 @@ class RecursiveRidge(OfflineLearner):
 
     def learn(self, features: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples, after predicting them."""
+        return self._learn(features, Y)[2]
+
+    def _learn(self, features: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Innovation]:
+        """The same; also what the past leaves of their kernel, and what it predicts for them."""
         if not len(self._normal):
             size = features.shape[1]
             self._normal = self.gamma * torch.eye(size, dtype=Y.dtype, device=Y.device)
@@ -223,19 +259,19 @@ class RecursiveRidge(OfflineLearner):
         V = solve_lower(R, features.mT)
         predicted = V.mT @ solve_lower(R, self._moment)
         left = (V.mT @ V).mul_(self.gamma)
-        left.diagonal().add_(self.gamma)
-        corner = normal_factor(left, self.gamma)
+        ridge = torch.eye(len(left), dtype=left.dtype, device=left.device).mul_(self.gamma)
+        corner = normal_factor(left + ridge, self.gamma)
         beta = solve_lower(corner, Y - predicted)
         # new tensors, so that a fork keeps the old sums
         self._normal = torch.addmm(self._normal, features.mT, features)
         self._moment = torch.addmm(self._moment, features.mT, Y)
-        return Innovation(corner, beta)
+        return left, predicted, Innovation(corner, beta)
 
     def predictions(
         self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """See `OfflineLearner`."""
-        return Y - self.gamma * newest_coefficients(*self.learn(rows.features, Y), block_size)
+        return predictions_after(*self._learn(rows.features, Y), block_size)
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
