@@ -52,8 +52,8 @@ from retarget.theory.settling import in_blocks
 
 # A discounted sample with less weight than this is left out: rounding is larger.
 LEAST_WEIGHT = 2.0**-52
-# Y - gamma A loses the digits of predictions that are small beside Y, as they are if gamma is this
-# many times a sample's kernel.
+# The prediction Y - gamma A loses its digits if it is small beside Y, as it is for a sample whose
+# kernel is this many times smaller than gamma.
 MUCH_LARGER = 1e3
 FORMS = "'all', 'window:N' with a number of samples, or 'discount:F' with a factor such as 0.999"
 
@@ -159,8 +159,10 @@ def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor
     return solve_lower_transposed(triangles, in_blocks(beta, block_size)).flatten(0, 1)
 
 
-def predictions_after(left: Tensor, before: Tensor, new: Innovation, block_size: int) -> Tensor:
-    """(m, c) what is predicted for each block once it is learned, to all digits.
+def predictions_of_small(
+    left: Tensor, before: Tensor, new: Innovation, newest: Tensor, block_size: int
+) -> Tensor:
+    """(m, c) what is predicted for each block once it is learned, without Y - gamma A.
 
     It is what was predicted before, and what the block's own coefficients add.
 
@@ -168,14 +170,14 @@ def predictions_after(left: Tensor, before: Tensor, new: Innovation, block_size:
         left: (m, m) what the past leaves of the new samples' kernel.
         before: (m, c) what the past predicts for them.
         new: What they add.
+        newest: (m, c) the coefficients of each block when it is the newest.
         block_size: Size of their blocks.
     """
     earlier = new.corner.tril()  # of the same samples, but of the blocks before
     diagonal_blocks(earlier, block_size).zero_()
     rows = in_blocks(earlier, block_size)
     own = diagonal_blocks(left, block_size) - rows @ rows.mT
-    coefficients = newest_coefficients(*new, block_size)
-    added = (own @ in_blocks(coefficients, block_size)).flatten(0, 1)
+    added = (own @ in_blocks(newest, block_size)).flatten(0, 1)
     return before + earlier @ new.beta + added
 
 
@@ -199,16 +201,19 @@ class KernelRidge(OfflineLearner):
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """See `OfflineLearner`."""
-        own = rows[:, -len(Y) :]
-        if self.gamma <= MUCH_LARGER * float(own.diagonal().min()):
-            newest = newest_coefficients(*self.learn(rows, Y), block_size)
-            return torch.sub(Y, newest, alpha=self.gamma)
-        new = self.factor.extend(rows)
-        before = (
-            new.past @ self.factor._solved[:, :-PROBES] if len(self.factor) else torch.zeros_like(Y)
-        )
-        innovation = Innovation(new.corner, self.factor.commit(new, Y))
-        return predictions_after(own - new.past @ new.past.mT, before, innovation, block_size)
+        own, factor = rows[:, -len(Y) :], self.factor
+        small = MUCH_LARGER * own.diagonal() < self.gamma
+        extension = factor.extend(rows)
+        before = factor._solved[:, :-PROBES] if len(factor) else Y[:0]
+        new = Innovation(extension.corner, factor.commit(extension, Y))
+        newest = newest_coefficients(*new, block_size)
+        usual = torch.sub(Y, newest, alpha=self.gamma)
+        if not small.any():
+            return usual
+        past = extension.past
+        left = own - past @ past.mT
+        precise = predictions_of_small(left, past @ before, new, newest, block_size)
+        return torch.where(small[:, None], precise, usual)
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
@@ -271,7 +276,14 @@ class RecursiveRidge(OfflineLearner):
         self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """See `OfflineLearner`."""
-        return predictions_after(*self._learn(rows.features, Y), block_size)
+        small = MUCH_LARGER * rows.features.square().sum(1) < self.gamma
+        left, before, new = self._learn(rows.features, Y)
+        newest = newest_coefficients(*new, block_size)
+        usual = Y - self.gamma * newest
+        if not small.any():
+            return usual
+        precise = predictions_of_small(left, before, new, newest, block_size)
+        return torch.where(small[:, None], precise, usual)
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
