@@ -32,6 +32,7 @@ from retarget.errors import (
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import expected_digits, inverse_norm
 from retarget.theory.ridge_search import (
+    BETTER_SCORE,
     LEAST_ERROR,
     BestRidge,
     Eigen,
@@ -403,13 +404,13 @@ class Moments:
         spoiled = self.peak_power / max(problem.power, 1e-300)
         doubtful = lost > 10 and lowest in (best.power, start)
         if spoiled > 10 and not doubtful:
-            # is its residual lost in rounding, or would those that may be have led to another one?
-            least = 8 * torch.finfo(torch.float64).eps * self.peak_power
-            free = problem._replace(known=max(LEAST_ERROR * problem.power, least))
-            doubtful = (
-                best.residual * self.weight < 2 * problem.known
-                or abs(best_ridge(free, few, start, lowest).power - best.power) > 1
-            )
+            # is its residual lost in rounding, or a better one that is not quite lost?
+            least = 64 * torch.finfo(torch.float64).eps * self.peak_power
+            known = max(LEAST_ERROR * problem.power, least)
+            other = best_ridge(problem._replace(known=known), few, start, lowest)
+            better = other.scores.score(other.gamma) / other.scores.score(best.gamma)
+            residual = best.scores.residual(best.gamma) * self.weight
+            doubtful = residual < 2 * problem.known or better < 1 - BETTER_SCORE
         if doubtful:
             digits = min(
                 expected_digits(lost, self.precision), expected_digits(spoiled, torch.float64)
