@@ -46,6 +46,8 @@ from retarget.theory.triangle import Triangle
 
 LARGE_FEATURES = 1e6  # larger ones are worth a remark if there is no solution
 LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates
+# A pivot of C + gamma I below this share of its diagonal entry may be rounding alone.
+LEAST_PIVOT = {torch.float64: 1e-13, torch.float32: 3e-6}
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
 # Products of two numbers and a weight within these bounds can be added up without overflow.
@@ -297,7 +299,7 @@ class Moments:
         weights = None
         if gamma == "auto":
             gamma, weights = self._chosen(few)
-        if few is not None and gamma > self._least_ridge(self._largest() + gamma):
+        if few is not None and gamma > LEAST_PIVOT[self.precision] * (self._largest() + gamma):
             weights = few.solve(self.cross, gamma)
         if weights is not None:
             return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
@@ -356,9 +358,11 @@ class Moments:
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info.item() or not bool(factor.diagonal().isfinite().all()):
             return None
-        smallest = float(factor.diagonal().min()) ** 2
+        pivots, diagonal = factor.diagonal().square(), matrix.diagonal()
+        enough = float(pivots.min()) > self._least_ridge(float(diagonal.max()))
+        enough = enough and float((pivots / diagonal).min()) > LEAST_PIVOT[self.precision]
         result: Tensor = factor
-        return result if smallest > self._least_ridge(float(matrix.diagonal().max())) else None
+        return result if enough else None
 
     def _least_ridge(self, largest: float) -> float:
         """The ridge below which rounding decides, for this largest entry of C."""
