@@ -288,10 +288,12 @@ class Moments:
         """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small.
 
         Args:
-            gamma: The ridge; "auto" is the one with the smallest cross-validation score, to within
-                a factor of 3. The search is on a fixed grid and depends on the sums alone. With
-                many features and samples the scores are estimates, whose errors are alike for all
-                ridges: they hardly change the choice.
+            gamma: The ridge; "auto" is the one with the smallest cross-validation score downhill
+                from the mean diagonal entry of C, to within a factor of 3. (A smaller score may lie
+                behind a hill: with hardly more samples than features it is mostly chance.) The
+                search is on a fixed grid and depends on the sums alone. With many features and
+                samples the scores are estimates, whose errors are alike for all ridges: they
+                hardly change the choice.
         """
         rows, few = self.count * self.views, None
         if are_few(rows, self.features) and not self.peak_scatter:
