@@ -31,18 +31,18 @@ def is_nested(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def as_samples(name: str, value: Any) -> Samples:
+def as_samples(name: str, value: Any, first_row: int = 0) -> Samples:
     """The caller's samples as tensors that share their memory, detached from any graph.
 
     Mappings become dicts with sorted keys and without entries that are None; named tuples become
-    tuples.
+    tuples. Errors count rows from `first_row`.
     """
     if not is_nested(value):
         samples = as_tensor(name, value)
         if samples.ndim == 0:
             raise InvalidInputError(f"{name} is a single number; expected one row per sample")
         if samples.is_floating_point():
-            require_finite(name, samples)
+            require_finite(name, samples, first_row)
         return samples
     samples = _as_nest(name, value)
     lengths = {path: len(leaf) for path, leaf in named_leaves(name, samples).items()}

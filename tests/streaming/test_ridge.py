@@ -533,6 +533,39 @@ def test_a_ridge_that_rounding_chose_is_reported(options):
         thing.predict(queries)
 
 
+def test_a_ridge_is_reported_whose_rivals_are_lost_in_rounding():
+    """Its own residual can be told, but not those of smaller ridges."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 20))
+    Y = X @ rng.normal(size=20) + 0.01 * rng.normal(size=50)
+    Y[0] *= 1e6
+    thing = rt.StreamingRidge(rt.Linear()).learn(X, Y).forget(X[:-5], Y[:-5])
+    never = rt.StreamingRidge(rt.Linear()).learn(X[-5:], Y[-5:])
+    with pytest.warns(PrecisionWarning, match="too few to choose gamma"):
+        chosen = thing.gamma_
+    assert chosen > 100 * never.gamma_
+
+
+def test_targets_are_added_up_in_float64_whatever_the_precision_of_the_features():
+    """Warnings are errors here: a forgotten target costs digits of float64, not of float32."""
+    X, Y, queries, _ = made(200, d=5)
+    Y[0] *= 1e6
+    thing, never = (rt.StreamingRidge(rt.Linear(), 1.0, precision="float32") for _ in range(2))
+    thing.learn(X, Y).forget(X[:-50], Y[:-50])
+    assert_same(thing.predict(queries), never.learn(X[-50:], Y[-50:]).predict(queries), 1e-5)
+
+
+def test_samples_of_little_weight_can_be_what_is_left():
+    """Rounding of the heavy ones' squared weights is larger than theirs."""
+    X, Y, _, uneven = made(300, d=3)
+    for scale in np.geomspace(1e3, 1e4, 20):
+        weights = scale * uneven
+        weights[-1] = 0.01
+        thing = rt.StreamingRidge(rt.Linear(), 1e-2).learn(X, Y, weights)
+        assert thing.forget(X[:-1], Y[:-1], weights[:-1]).samples == 1
+        assert thing.learned.moments.squared_weight > 0
+
+
 # --- merging
 
 

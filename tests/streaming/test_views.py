@@ -8,7 +8,12 @@ import torch
 from torch import nn
 
 import retarget as rt
-from retarget.errors import InvalidInputError, InvalidTypeError, PrecisionWarning
+from retarget.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+)
 from retarget.theory import ridge_search
 from retarget.theory.ridge_search import exact_scores
 from support.problems import assert_same
@@ -209,3 +214,33 @@ def test_float32_loses_nothing_that_matters_in_a_million_samples():
     queries = random.normal(size=(50, 16))
     full, half = (learner.predict(queries) for learner in learners)
     assert_same(half, full, 1e-4)
+
+
+@pytest.mark.parametrize("row", [3, 5, 30])
+def test_the_row_whose_view_or_weight_is_wrong_is_named(row, monkeypatch):
+    """Also behind the first portion, which is one sample, and the ones after it."""
+    monkeypatch.setattr("retarget.streaming.rows.PORTION", {"cpu": 16})
+    X, Y, weights = np.arange(80.0).reshape(40, 2), np.zeros(40), np.ones(40)
+    weights[row] = -1.0
+    inverse = rt.StreamingRidge(rt.Linear(), 1.0, views=[None, lambda X: 1 / (X - 2.0 * row)])
+    plain = rt.StreamingRidge(rt.Linear(), 1.0)
+    with np.errstate(divide="ignore"):
+        for _ in range(2):
+            with pytest.raises(InvalidInputError, match=f"a view of X holds inf in row {row};"):
+                inverse.learn(X, Y)
+            with pytest.raises(InvalidInputError, match=rf"weights holds -1.0 in row {row},"):
+                plain.learn(X, Y, weights)
+            inverse.learn(X[:1], Y[:1])  # the number of features is known from now on
+
+
+@pytest.mark.parametrize("offset", [3e3, 1e4, 3e4])
+def test_features_that_float32_cannot_tell_apart_are_refused(offset):
+    """A ridge far below the rounding of their sums does not decide between them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2)) + offset
+    Y = X @ [1.0, -1.0]
+    with pytest.raises(NotPositiveDefiniteError, match="too small to decide") as told:
+        rt.StreamingRidge(rt.Linear(), 1e-3, precision="float32").learn(X, Y).predict(X)
+    good = rt.StreamingRidge(rt.Linear(), told.value.jitter, precision="float32").learn(X, Y)
+    exact = rt.StreamingRidge(rt.Linear(), told.value.jitter).learn(X, Y)
+    assert_same(good.predict(X), exact.predict(X), 0.1)

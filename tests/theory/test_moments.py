@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
 from retarget.theory import ridge_search, triangle
 from retarget.theory.moments import Moments
 from support.oracles import ridge as oracle
@@ -335,6 +335,16 @@ def test_what_cannot_have_been_learned_is_not_forgotten(intercept):
     zeros, ones = np.zeros((3, 2)), np.ones((3, 1))
     left = summed(zeros, ones).without(summed(zeros[:1], ones[:1]))
     assert_same(left.solve(1.0).weights, np.zeros((2, 1)))
+
+
+def test_what_rounding_leaves_below_zero_is_reported():
+    sums = summed(np.array([[1e-5]]), np.array([[1.0]]))
+    sums.peak_scatter, sums.peak_power = 1e6, 1e6
+    sums.triangle = sums.triangle.plus_product(torch.ones(1).double(), -2e-10)
+    with pytest.warns(PrecisionWarning, match="expect [0-9.]+ correct digits"):
+        sums.solve(1e-6)
+    with pytest.raises(NotPositiveDefiniteError, match="linearly dependent, and gamma = 1e-11 is"):
+        sums.solve(1e-11)
 
 
 def test_no_ridge_on_features_that_depend_on_each_other():

@@ -232,6 +232,34 @@ def test_features_of_very_different_sizes_cost_no_digits():
     np.testing.assert_allclose(np.concatenate(got), expected.ravel(), rtol=1e-9)
 
 
+@pytest.mark.parametrize(("how", "small"), [("whole", 1e-4), ("parts", 1e-4), ("features", 1e-8)])
+def test_a_ridge_far_above_the_kernel_of_a_sample_costs_no_digits(how, small):
+    """F_n = Y_n - gamma A_n has no digits where it is small; K A has. The first two in float32."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 20)) * np.where(np.arange(12) % 3 == 1, small, 1.0)[:, None]
+    Y, learner, gamma = rng.normal(size=(12, 2)), rt.SGD(1 / 40), 1.0
+    K = X @ X.T
+    if how != "features":
+        K, Y = K.astype(np.float32), Y.astype(np.float32)
+    exact, A, expected = K.astype(float), np.zeros((12, 2)), np.zeros((12, 2))
+    for n in (slice(first, first + 3) for first in range(0, 12, 3)):
+        seen, past = slice(0, n.stop), slice(0, n.start)
+        offline = np.linalg.solve(exact[seen, seen] + gamma * np.eye(n.stop), Y[seen])
+        predicted = exact[n, past] @ A[past]
+        A[n] = np.linalg.solve(exact[n, n], exact[n, seen] @ offline - predicted)
+        expected[n] = predicted + A[n] / learner.lr + np.tril(exact[n, n], -1) @ A[n]
+    if how == "whole":
+        got = rt.iterative_targets(K, Y, learner, gamma, 3)
+    elif how == "parts":
+        corrector = rt.TargetCorrector(K, learner, gamma, 3)
+        parts = (slice(0, 3), slice(3, 12))
+        got = np.concatenate([corrector.correct(np.arange(12)[part], Y[part]) for part in parts])
+    else:
+        corrector = rt.TargetCorrector(rt.Linear(), learner, gamma, 3, features=20)
+        got = np.concatenate([corrector.correct(X[:6], Y[:6]), corrector.correct(X[6:], Y[6:])])
+    np.testing.assert_allclose(got, expected, rtol=1e-2, atol=1e-3)
+
+
 def test_a_saved_factor_with_a_diagonal_that_cannot_be_is_an_error():
     state = factorize(torch.eye(3, dtype=torch.float64), 1.0).state_dict()
     state["roots"] = state["roots"] - 2**0.5

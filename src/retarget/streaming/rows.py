@@ -96,7 +96,7 @@ class SampleRows:
         while first < count(X):
             with torch.no_grad():
                 part = take(X, slice(first, first + rows))
-                mapped = [self._map.with_start(each, first) for each in self._views.of(part)]
+                mapped = [self._map.with_start(each, first) for each in self._views.of(part, first)]
             seen = []
             for features, start in mapped:
                 width = width or features.shape[1]
@@ -124,10 +124,12 @@ def _as_weights(weights: Any, count: int) -> Tensor | None:
         raise InvalidInputError(
             f"weights has shape {tuple(given.shape)}; expected ({count},), or one number"
         )
-    if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
+    wrong = ~((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER))
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0, 0])
         raise InvalidInputError(
-            "weights contains a number that is not above 0, or is too large; leave out samples "
-            "that should not count"
+            f"weights holds {float(given[row])} in row {row}, which is not above 0, or is too "
+            "large; leave out samples that should not count"
         )
     return given
 

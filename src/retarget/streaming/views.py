@@ -40,9 +40,9 @@ class Views:
         """What a saved state calls the views."""
         return [_name(each) for each in self.functions]
 
-    def of(self, X: Any) -> list[Any]:
-        """Returns every view of some samples."""
-        return [X if view is None else self._seen(view, X) for view in self.functions]
+    def of(self, X: Any, first_row: int = 0) -> list[Any]:
+        """Returns every view of some samples; errors count rows from `first_row`."""
+        return [X if view is None else self._seen(view, X, first_row) for view in self.functions]
 
     def require_fit(self, X: Any) -> None:
         """Tries each view on a few samples, more often before it was ever used."""
@@ -74,9 +74,9 @@ class Views:
             )
 
     @staticmethod
-    def _seen(view: Callable[[Any], Any], X: Any) -> Any:
+    def _seen(view: Callable[[Any], Any], X: Any, first_row: int = 0) -> Any:
         seen = view(X)
-        found, expected = as_samples("a view of X", _plain(seen)), as_samples("X", X)
+        found, expected = as_samples("a view of X", _plain(seen), first_row), as_samples("X", X)
         if form_of(found) != form_of(expected) or count(found) != count(expected):
             kinds = [str(leaf.dtype) for leaf in (*leaves(found), *leaves(expected))]
             raise InvalidInputError(

@@ -275,6 +275,11 @@ class GrowingCholesky:
     def _solved(self) -> Tensor:
         return self._columns.rows[:, 1:]
 
+    @property
+    def solved(self) -> Tensor:
+        r"""(n, c) the rows of $L^{-1} B$ so far."""
+        return self._solved[:, :-PROBES]
+
     def extend(self, K_rows: Tensor) -> NewRows:
         """Computes new rows of L from the samples' kernel (m, n + m) to the past and themselves.
 

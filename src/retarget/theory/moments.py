@@ -32,7 +32,9 @@ from retarget.errors import (
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import expected_digits, inverse_norm
 from retarget.theory.ridge_search import (
+    BETTER_SCORE,
     LEAST_ERROR,
+    BestRidge,
     Eigen,
     RidgeProblem,
     are_few,
@@ -44,6 +46,8 @@ from retarget.theory.triangle import Triangle
 
 LARGE_FEATURES = 1e6  # larger ones are worth a remark if there is no solution
 LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates
+# A pivot of C + gamma I below this share of its diagonal entry may be rounding alone.
+LEAST_PIVOT = {torch.float64: 1e-13, torch.float32: 3e-6}
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
 # Products of two numbers and a weight within these bounds can be added up without overflow.
@@ -194,7 +198,9 @@ class Moments:
             gap, target_gap = mean - left.mean, target_mean - left.target_mean
             left.add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
         least = left.weight**2 / left.count  # of a sum of squared weights
-        if left.squared_weight <= (1 - ROUNDING) * least or not left._are_possible():
+        impossible = left.squared_weight <= (1 - ROUNDING) * least - ROUNDING * self.squared_weight
+        left.squared_weight = max(left.squared_weight, least)
+        if impossible or not left._are_possible():
             raise InvalidInputError(
                 "samples are to be forgotten that were not learned; pass X and Y (and the weights "
                 "that they have by now) exactly as they were learned"
@@ -282,10 +288,12 @@ class Moments:
         """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small.
 
         Args:
-            gamma: The ridge; "auto" is the one with the smallest cross-validation score, to within
-                a factor of 3. The search is on a fixed grid and depends on the sums alone. With
-                many features and samples the scores are estimates, whose errors are alike for all
-                ridges: they hardly change the choice.
+            gamma: The ridge; "auto" is the one with the smallest cross-validation score downhill
+                from the mean diagonal entry of C, to within a factor of 3. (A smaller score may lie
+                behind a hill: with hardly more samples than features it is mostly chance.) The
+                search is on a fixed grid and depends on the sums alone. With many features and
+                samples the scores are estimates, whose errors are alike for all ridges: they
+                hardly change the choice.
         """
         rows, few = self.count * self.views, None
         if are_few(rows, self.features) and not self.peak_scatter:
@@ -293,7 +301,7 @@ class Moments:
         weights = None
         if gamma == "auto":
             gamma, weights = self._chosen(few)
-        if few is not None and gamma > self._least_ridge(self._largest() + gamma):
+        if few is not None and gamma > LEAST_PIVOT[self.precision] * (self._largest() + gamma):
             weights = few.solve(self.cross, gamma)
         if weights is not None:
             return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
@@ -338,8 +346,9 @@ class Moments:
         most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
         lowest = math.ceil(2 * math.log10(1e3 * self._least_ridge(most)))
         start = max(2 * round(math.log10(mean)), lowest)
-        best = best_ridge(self.ridge_problem(), few, start, lowest)
-        self._warn_of_choice(best.residual, at_the_limit=best.power == lowest)
+        search = self.ridge_problem(), few, start, lowest
+        best = best_ridge(*search)
+        self._warn_of_choice(best, *search)
         # what was forgotten asks for the factor, which tells how many digits are left
         return best.gamma, None if self.peak_scatter else best.weights
 
@@ -351,17 +360,19 @@ class Moments:
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info.item() or not bool(factor.diagonal().isfinite().all()):
             return None
-        smallest = float(factor.diagonal().min()) ** 2
+        pivots, diagonal = factor.diagonal().square(), matrix.diagonal()
+        enough = float(pivots.min()) > self._least_ridge(float(diagonal.max()))
+        enough = enough and float((pivots / diagonal).min()) > LEAST_PIVOT[self.precision]
         result: Tensor = factor
-        return result if smallest > self._least_ridge(float(matrix.diagonal().max())) else None
+        return result if enough else None
 
     def _least_ridge(self, largest: float) -> float:
         """The ridge below which rounding decides, for this largest entry of C."""
         return LEAST_RIDGE * COARSER[self.precision] * largest
 
     def _largest(self) -> float:
-        """The largest entry of C, which is on its diagonal."""
-        return float(self.triangle.diagonal().max())
+        """The largest entry of C, which is on its diagonal; 0 if rounding left none above it."""
+        return max(float(self.triangle.diagonal().max()), 0.0)
 
     def _add_waiting(self) -> None:
         """Adds rows that wait; the sums stay the same, so that others may read them meanwhile."""
@@ -375,30 +386,44 @@ class Moments:
         """
         if not self.peak_scatter:
             return
-        largest, power = self._largest(), float(self.power.max())
         size = float(weights.abs().max()) or 1.0
+        coarse, fine = torch.finfo(self.precision).eps, torch.finfo(torch.float64).eps
 
-        def reach(scatter: float, power: float) -> float:
-            return scatter + math.sqrt(scatter * max(power, 0.0)) / size
+        def rounding(scatter: float, power: float) -> float:
+            return coarse * scatter + fine * math.sqrt(scatter * max(power, 0.0)) / size
 
-        now, then = reach(largest, power), reach(self.peak_scatter, self.peak_power)
+        now = rounding(self._largest(), float(self.power.max()))
+        then = rounding(self.peak_scatter, self.peak_power)
         if then <= 10 * now:
             return
         inverse = float(inverse_norm(lambda rhs: torch.cholesky_solve(rhs, factor), factor))
-        digits = expected_digits(then * inverse, self.precision)
+        digits = -math.log10(then * inverse)
         if digits < ENOUGH_DIGITS[self.precision]:
             left = f"{max(digits, 0.0):.1f}"
             _warn_of_forgetting(f"expect {left} correct digits of the solution; use a larger gamma")
 
-    def _warn_of_choice(self, residual: float, at_the_limit: bool) -> None:
+    def _warn_of_choice(
+        self, best: BestRidge, problem: RidgeProblem, few: Eigen | None, start: int, lowest: int
+    ) -> None:
         """Warns if rounding of the sums before a subtraction decided which ridge is the best."""
         lost = self.peak_scatter / self._largest()
-        spoiled = self.peak_power / max(float(self.power.sum()), 1e-300)
-        told = spoiled > 10 and residual * self.weight <= LEAST_ERROR * self.peak_power
-        if told or (at_the_limit and lost > 10):
-            digits = max(expected_digits(max(lost, spoiled), self.precision), 0.0)
+        spoiled = self.peak_power / max(problem.power, 1e-300)
+        doubtful = lost > 10 and lowest in (best.power, start)
+        if spoiled > 10 and not doubtful:
+            # is its residual lost in rounding, or a better one that is not quite lost?
+            least = 64 * torch.finfo(torch.float64).eps * self.peak_power
+            known = max(LEAST_ERROR * problem.power, least)
+            other = best_ridge(problem._replace(known=known), few, start, lowest)
+            better = other.scores.score(other.gamma) / other.scores.score(best.gamma)
+            residual = best.scores.residual(best.gamma) * self.weight
+            doubtful = residual < 2 * problem.known or better < 1 - BETTER_SCORE
+        if doubtful:
+            digits = min(
+                expected_digits(lost, self.precision), expected_digits(spoiled, torch.float64)
+            )
+            left = f"{max(digits, 0.0):.1f}"
             _warn_of_forgetting(
-                f"the sums have {digits:.1f} correct digits, too few to choose gamma; give it"
+                f"the sums have {left} correct digits, too few to choose gamma; give it"
             )
 
     def _are_possible(self) -> bool:

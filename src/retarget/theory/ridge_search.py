@@ -42,6 +42,8 @@ MOST_STEPS = 40
 SAME_SCORE = 1e-3
 # A residual below this share of the targets' sum of squares is lost to cancellation.
 LEAST_ERROR = 1e-12
+# A ridge with a score that is better by this share would be a different choice.
+BETTER_SCORE = 0.01
 # A pivot below this share of the largest is rounding.
 LEAST_PIVOT = 1e-15
 # All eigenvalues of C are computed for at most so many features, or rows.
@@ -136,7 +138,7 @@ class BestRidge(NamedTuple):
     """What a search has found."""
 
     power: int  # of STEP
-    residual: float  # RSS / N
+    scores: CrossValidation  # by which it was found
     weights: Tensor | None  # the solution, if it was needed on the way
 
     @property
@@ -158,7 +160,7 @@ def best_ridge(problem: RidgeProblem, few: Eigen | None, start: int, lowest: int
         return _search_estimates(problem, start, lowest)
     scores = exact_scores(problem, few)
     best = downhill(scores.score, start, lowest)
-    return BestRidge(best, scores.residual(STEP**best), None)
+    return BestRidge(best, scores, None)
 
 
 def exact_scores(problem: RidgeProblem, known: Eigen | None = None) -> CrossValidation:
@@ -191,7 +193,7 @@ def _search_estimates(problem: RidgeProblem, start: int, lowest: int) -> BestRid
         elif many and abs(best - center) < 3:  # with fewer samples, scores are steep
             solved = inverse.solved(problem.B, STEP**best)
             break
-    return BestRidge(best, scores.residual(STEP**best), None if solved is None else solved[0])
+    return BestRidge(best, scores, None if solved is None else solved[0])
 
 
 class Inverse:

@@ -51,6 +51,9 @@ from retarget.theory.settling import in_blocks
 
 # A discounted sample with less weight than this is left out: rounding is larger.
 LEAST_WEIGHT = 2.0**-52
+# The prediction Y - gamma A loses its digits if it is small beside Y, as it is for a sample whose
+# kernel is this many times smaller than gamma.
+MUCH_LARGER = 1e3
 FORMS = "'all', 'window:N' with a number of samples, or 'discount:F' with a factor such as 0.999"
 
 
@@ -155,6 +158,28 @@ def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor
     return solve_lower_transposed(triangles, in_blocks(beta, block_size)).flatten(0, 1)
 
 
+def predictions_of_small(
+    left: Tensor, before: Tensor, new: Innovation, newest: Tensor, block_size: int
+) -> Tensor:
+    """(m, c) what is predicted for each block once it is learned, without Y - gamma A.
+
+    It is what was predicted before, and what the block's own coefficients add.
+
+    Args:
+        left: (m, m) what the past leaves of the new samples' kernel.
+        before: (m, c) what the past predicts for them.
+        new: What they add.
+        newest: (m, c) the coefficients of each block when it is the newest.
+        block_size: Size of their blocks.
+    """
+    earlier = new.corner.tril()  # of the same samples, but of the blocks before
+    diagonal_blocks(earlier, block_size).zero_()
+    rows = in_blocks(earlier, block_size)
+    own = diagonal_blocks(left, block_size) - rows @ rows.mT
+    added = (own @ in_blocks(newest, block_size)).flatten(0, 1)
+    return before + earlier @ new.beta + added
+
+
 def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:
     """Where each of several whole blocks begins and ends."""
     return ((first, first + block_size) for first in range(0, rows, block_size))
@@ -175,8 +200,18 @@ class KernelRidge(OfflineLearner):
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """See `OfflineLearner`."""
-        newest = newest_coefficients(*self.learn(rows, Y), block_size)
-        return torch.sub(Y, newest, alpha=self.gamma)
+        own, n = rows[:, -len(Y) :], len(self.factor)
+        rows_of_factor = self.factor.extend(rows)
+        new = Innovation(rows_of_factor.corner, self.factor.commit(rows_of_factor, Y))
+        newest = newest_coefficients(*new, block_size)
+        usual = torch.sub(Y, newest, alpha=self.gamma)
+        small = MUCH_LARGER * own.diagonal() < self.gamma
+        if not small.any():
+            return usual
+        past = rows_of_factor.past
+        left, before = own - past @ past.mT, past @ self.factor.solved[:n]
+        precise = predictions_of_small(left, before, new, newest, block_size)
+        return torch.where(small[:, None], precise, usual)
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
@@ -214,6 +249,10 @@ class RecursiveRidge(OfflineLearner):
 
     def learn(self, features: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples, after predicting them."""
+        return self._learn(features, Y)[2]
+
+    def _learn(self, features: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Innovation]:
+        """The same; also what the past leaves of their kernel, and what it predicts for them."""
         if not len(self._normal):
             size = features.shape[1]
             self._normal = self.gamma * torch.eye(size, dtype=Y.dtype, device=Y.device)
@@ -223,19 +262,26 @@ class RecursiveRidge(OfflineLearner):
         V = solve_lower(R, features.mT)
         predicted = V.mT @ solve_lower(R, self._moment)
         left = (V.mT @ V).mul_(self.gamma)
-        left.diagonal().add_(self.gamma)
-        corner = normal_factor(left, self.gamma)
+        ridge = torch.eye(len(left), dtype=left.dtype, device=left.device).mul_(self.gamma)
+        corner = normal_factor(left + ridge, self.gamma)
         beta = solve_lower(corner, Y - predicted)
         # new tensors, so that a fork keeps the old sums
         self._normal = torch.addmm(self._normal, features.mT, features)
         self._moment = torch.addmm(self._moment, features.mT, Y)
-        return Innovation(corner, beta)
+        return left, predicted, Innovation(corner, beta)
 
     def predictions(
         self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """See `OfflineLearner`."""
-        return Y - self.gamma * newest_coefficients(*self.learn(rows.features, Y), block_size)
+        small = MUCH_LARGER * rows.features.square().sum(1) < self.gamma
+        left, before, new = self._learn(rows.features, Y)
+        newest = newest_coefficients(*new, block_size)
+        usual = Y - self.gamma * newest
+        if not small.any():
+            return usual
+        precise = predictions_of_small(left, before, new, newest, block_size)
+        return torch.where(small[:, None], precise, usual)
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
