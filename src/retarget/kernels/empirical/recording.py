@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from retarget.kernels.empirical.private import NotPrivateError, is_keras, private_copy
+from retarget.kernels.empirical.private import (
+    NotPrivateError,
+    is_keras,
+    private_copy,
+    undisturbed,
+)
 from retarget.kernels.empirical.uses import RULES, LayerNames, Use, names_of
 from retarget.samples import Samples, count, leaves, outputs_of, unfit_outputs
 
@@ -175,6 +180,20 @@ class Network:
         if outputs.ndim != 2:
             raise unfit_outputs(outputs, count(samples))
         return outputs
+
+
+def outputs_with(module: nn.Module, samples: Samples, weights: Mapping[str, Tensor]) -> Tensor:
+    """Runs a module with other parameters and buffers, while other threads may use it."""
+    held = dict([*module.named_parameters(), *module.named_buffers()])
+    instead = {id(value): weights[name] for name, value in held.items() if name in weights}
+
+    def run(private: bool) -> Tensor:
+        if not private:
+            return outputs_of(module, samples, dict(weights))
+        with Recording({}, samples, widen=False, originals=frozenset(instead)):
+            return outputs_of(private_copy(module, instead), samples)
+
+    return undisturbed(module, run)
 
 
 def _keras_variables(module: nn.Module, state: dict[str, Tensor]) -> AbstractContextManager[Any]:
