@@ -215,6 +215,24 @@ def _without_warned(values):
     return str(values | {"state": state})
 
 
+class Interrupted(torch.nn.Linear):
+    """Is interrupted while torch has put its mode aside, which it puts back later."""
+
+    def forward(self, x):
+        self.aside = torch._C._pop_torch_function_stack()
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_kernel_leaves_the_parameters_to_their_owner():
+    module, X = Interrupted(3, 2).double(), SMALL[0]
+    kept = {}
+    module.register_forward_pre_hook(lambda each, _: kept.setdefault("copy", each) and None)
+    with pytest.raises(KeyboardInterrupt):
+        rt.EmpiricalNTK(module)(X)
+    with kept["copy"].aside:
+        assert torch.equal(module.weight + 0, module.state_dict()["weight"])
+
+
 class Exhausted(TorchFunctionMode):
     """Has memory for this many operations of torch."""
 
