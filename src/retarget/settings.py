@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
 LOOKS = 10
@@ -55,6 +56,8 @@ def _full_convolutions() -> AbstractContextManager[Any]:
     return settings
 
 
+# Attention by plain products: torch's other ways have no rules for vmap and forward mode.
+plain_attention = SharedSetting(lambda: sdpa_kernel(SDPBackend.MATH))
 _products, _convolutions = SharedSetting(_full_products), SharedSetting(_full_convolutions)
 
 

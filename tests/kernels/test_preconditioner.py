@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -210,3 +211,10 @@ def test_what_has_no_description_is_refused(make, error, message):
     module, X = network()
     with pytest.raises(error, match=message):
         rt.EmpiricalNTK(module, preconditioner=make(module))(X["x"])
+
+
+def test_a_factor_that_is_a_number_keeps_its_digits():
+    """Not those of torch's default type."""
+    module, X = nn.Linear(2, 1, bias=False).double(), np.array([[1.0, 2.0], [3.0, 0.5]])
+    kernel = rt.EmpiricalNTK(module, preconditioner={"weight": 0.1})
+    np.testing.assert_allclose(kernel(X), 0.1 * X @ X.T, rtol=1e-15)

@@ -156,3 +156,38 @@ def test_a_precomputed_matrix_and_dicts_of_numbers_are_copied():
     one.learn(np.arange(3.0), np.zeros(2))
     other.learn(np.arange(3.0), np.zeros(2))
     np.testing.assert_array_equal(one.predict(np.ones(3)), other.predict(np.ones(3)))
+
+
+def test_results_may_be_written_to():
+    """The next fit of a logistic learner starts from the coefficients of the last one."""
+    X, Y = classes(12)
+    thing, expected = (correction(rt.RBF(2.0), PLAIN, loss=CE) for _ in range(2))
+    for each in (thing, expected):
+        feed(each, X[:8], Y[:8])
+    expected.coefficients  # noqa: B018  # fits, as the other one does
+    thing.coefficients[:] = np.nan
+    for each in (thing, expected):
+        feed(each, X[8:], Y[8:])
+    np.testing.assert_array_equal(thing.coefficients, expected.coefficients)
+
+
+def test_a_preconditioner_and_a_resumed_state_are_copied():
+    module, (X, Y) = network(), map(torch.tensor, made(8))
+    factors = {name: torch.full_like(value, 2.0) for name, value in module.named_parameters()}
+    kernel = rt.EmpiricalNTK(module, preconditioner=factors)
+    before = kernel(X)
+    for each in factors.values():
+        each.fill_(9.0)
+    assert torch.equal(kernel(X), before)
+
+    first, resumed, restored = (rt.NetworkCorrector(module, PLAIN, 1.0, 2) for _ in range(3))
+    targets = first.correct(X, Y)
+    tasks, given = [(X.clone(), Y.clone())], targets.clone()
+    resumed.resume(tasks, given)
+    values, tensors = first.to_state()
+    kept = {name: tensor.clone() for name, tensor in tensors.items()}
+    restored.restore(values, kept)
+    for tensor in (*tasks[0], given, *kept.values()):
+        tensor.fill_(torch.nan)
+    for each in (resumed, restored):
+        assert torch.equal(each.recorrect(), targets)

@@ -145,6 +145,94 @@ def test_an_interrupted_call_is_complete_or_changes_nothing(name, timer):
     assert interrupted
 
 
+def network_corrector(**options):
+    return rt.NetworkCorrector(network(), SGD, 1.0, 4, **options)
+
+
+def with_a_task(corrector):
+    learn = (
+        corrector.correct if isinstance(corrector, rt.NetworkCorrector) else corrector.next_block
+    )
+    learn(*SMALL)
+    with torch.no_grad():  # as if it had been trained: there is something to compare
+        corrector.module[0].weight += 0.01
+    return corrector
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+
+
+def closed_loop():
+    return rt.ClosedLoopCorrector(network().double(), SGD, 1.0, 16, 8, replay=6)
+
+
+SMALL = made(8, m=3, c=2)
+CORRECTORS = {
+    "first": (network_corrector, lambda each: each.correct(*SMALL)),
+    "second": (lambda: with_a_task(network_corrector()), lambda each: each.correct(*SMALL)),
+    "again": (
+        lambda: with_a_task(network_corrector(refresh="epoch")),
+        lambda each: each.recorrect(),
+    ),
+    "closed loop": (lambda: with_a_task(closed_loop()), lambda each: each.next_block(*SMALL)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning")
+@pytest.mark.parametrize("name", CORRECTORS)
+@pytest.mark.parametrize("moment", ["corrector.tangent_kernel", "base.Corrector._in_given_form"])
+def test_an_interrupted_correction_for_a_network_changes_nothing(name, moment, monkeypatch):
+    """Early, when the network was compared with what was expected, and at the very end."""
+    make, call = CORRECTORS[name]
+    thing, twin = make(), make()
+    if name == "closed loop":
+        moment = moment.replace("corrector.", "closed_loop.")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def known(each):
+        values, tensors = each.to_state()
+        sums = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+        return each.linearization_error, sums, _without_warned(values)
+
+    before = known(thing)
+    with monkeypatch.context() as patched:
+        patched.setattr(f"retarget.networks.{moment}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            call(thing)
+    assert known(thing) == before
+    for each in (thing, twin):
+        call(each)
+    assert known(thing) == known(twin)
+
+
+def _without_warned(values):
+    """A warning is given once, and that of an interrupted call was given."""
+    state = {key: value for key, value in values["state"].items() if key != "watch.warned"}
+    return str(values | {"state": state})
+
+
+class Interrupted(torch.nn.Linear):
+    """Is interrupted while torch has put its mode aside, which it puts back later."""
+
+    def forward(self, x):
+        self.aside = torch._C._pop_torch_function_stack()
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_kernel_leaves_the_parameters_to_their_owner():
+    module, X = Interrupted(3, 2).double(), SMALL[0]
+    kept = {}
+    module.register_forward_pre_hook(lambda each, _: kept.setdefault("copy", each) and None)
+    with pytest.raises(KeyboardInterrupt):
+        rt.EmpiricalNTK(module)(X)
+    with kept["copy"].aside:
+        assert torch.equal(module.weight + 0, module.state_dict()["weight"])
+
+
 class Exhausted(TorchFunctionMode):
     """Has memory for this many operations of torch."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import retarget as rt
 from retarget.settings import full_precision
@@ -125,6 +126,93 @@ def test_the_caller_trains_the_module_while_kernels_are_computed(make):
             done.set()
 
     together(train, compute, compute)
+
+
+SGD = rt.SGD(0.01, 2, reduction="sum")
+WORK = {
+    "correct": lambda module: rt.NetworkCorrector(module, SGD, 1.0, 4).correct(*made(6)),
+    "auto": lambda module: rt.NetworkCorrector(module, SGD, "auto", 4).correct(*made(8)),
+    "closed loop": lambda module: rt.ClosedLoopCorrector(module, SGD, 1.0, 16).correct(*made(6)),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_correctors_replace_no_parameter_of_the_callers_module(name):
+    """Whoever else uses the module during a call finds its own parameters, at every function."""
+    module, seen = network(), []
+    own = {name: id(value) for name, value in module.named_parameters()}
+
+    class Looking(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append({name: id(value) for name, value in module.named_parameters()} == own)
+            return function(*args, **(kwargs or {}))
+
+    with Looking():
+        WORK[name](module)
+    assert seen
+    assert all(seen)
+
+
+@pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning")
+def test_a_module_that_cannot_be_copied_is_corrected_as_well():
+    """Weight decay needs outputs with other weights, which `Hidden` has nowhere but in place."""
+    plain, hidden, decaying = network(), Hidden().double(), rt.SGD(0.01, weight_decay=0.1)
+    hidden.first, hidden.last = plain[0], plain[2]
+    X, Y = made(6)
+    found, wanted = (rt.NetworkCorrector(each, decaying, 1.0, 2) for each in (hidden, plain))
+    assert_same(found.correct(X, Y), wanted.correct(X, Y))
+    with torch.no_grad():
+        plain[0].weight += 1e-3
+    assert_same(found.correct(X, Y), wanted.correct(X, Y))
+    assert found.linearization_error == pytest.approx(wanted.linearization_error)
+
+
+class Attention(nn.Module):
+    """Uses attention, for which torch has several ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        parts = self.first(x).view(len(x), 1, 4, 2)
+        seen = nn.functional.scaled_dot_product_attention(parts, parts, parts)
+        return self.last(seen.flatten(1))
+
+
+def ways_of_attention():
+    backends = torch.backends.cuda
+    return backends.flash_sdp_enabled(), backends.mem_efficient_sdp_enabled()
+
+
+# torch's own, when it first loads the rules of forward-mode products
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+@pytest.mark.parametrize("outputs", [1, 3], ids=["directions", "gradients"])
+def test_a_deployed_module_from_several_threads(outputs):
+    X, Y = made(20)
+    learner = rt.TangentLearner(Attention().double(), 0.3, features=32).learn(X, Y[:, :outputs])
+    module, inputs = learner.as_module(), torch.from_numpy(X)
+    expected = [module(inputs[i : i + 9]) for i in range(THREADS)]
+    before = ways_of_attention()
+
+    def predict(i):
+        for _ in range(8):
+            assert_same(module(inputs[i : i + 9]), expected[i], 1e-12)
+
+    together(*(lambda i=i: predict(i) for i in range(THREADS)))
+    assert ways_of_attention() == before == (True, True)
+
+
+def test_attention_is_as_it_was_after_kernels_from_several_threads():
+    kernel, (X, _) = rt.EmpiricalNTK(Attention().double(), mode="jacobian"), made(5)
+    gram, before = kernel(X), ways_of_attention()
+
+    def compute():
+        for _ in range(12):
+            np.testing.assert_array_equal(kernel(X), gram)
+
+    together(*[compute] * THREADS)
+    assert ways_of_attention() == before == (True, True)
 
 
 def learners():

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.parameters import trained_parameters
+from retarget.kernels.empirical.recording import outputs_with
 from retarget.networks.base import Corrector
-from retarget.samples import Samples, outputs_of
+from retarget.samples import Samples
 from retarget.theory.losses import row_losses
 
 # Relative: float32 gradients have seven digits, and another loss differs by a factor or a term.
@@ -62,7 +63,7 @@ class GradientCheck:
         weights |= {name: value.clone() for name, value in module.named_buffers()}
         device = leaves[0].device
         with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            outputs = outputs_of(module, samples, weights).flatten(1)
+            outputs = outputs_with(module, samples, weights).flatten(1)
             targets = targets.to(outputs).reshape(outputs.shape)
             loss = row_losses(outputs, targets, self._corrector.loss).sum()
             (errors,) = torch.autograd.grad(loss, outputs, retain_graph=True)

@@ -1,7 +1,9 @@
 """What both correctors of a network share: checks of samples, the caller's form, saved states."""
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_targets, give_back
+from retarget.arrays import as_targets, give_back, shallow
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.empirical.parameters import (
@@ -28,7 +30,6 @@ from retarget.samples import (
     form_of,
     from_named,
     leaves,
-    mapped,
     named_leaves,
     require_network,
     shapes_of,
@@ -165,6 +166,9 @@ class Corrector(ABC):
                     "same"
                 )
         self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
+        # copied, as all that a caller gives, and for the memory alignment of samples that were
+        # never saved: same bits in results
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         first = part_of(tensors, "first")
         if first:
             samples = as_samples("samples", from_named("samples", first))
@@ -178,6 +182,18 @@ class Corrector(ABC):
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
         """Restores the result of `_state`, in a new corrector."""
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[Self]:
+        """Yields a copy to change, which this corrector becomes if the body succeeds."""
+        after = shallow(self)
+        after._watch = watch = copy.copy(self._watch)
+        try:
+            yield after
+        finally:  # a warning that is turned into an error is given only once, too
+            if self._watch is not None and watch is not None:
+                self._watch.warned = watch.warned
+        self.__dict__ = after.__dict__  # one assignment: an interrupt finds all of it, or nothing
 
     def _checked(self, X: Any, Y: Any) -> tuple[Samples, Tensor]:
         """Returns samples and targets (n, c) as tensors; raises if they do not fit the first."""
@@ -209,8 +225,7 @@ class Corrector(ABC):
         found = from_named("samples", state)
         if found is None:
             return None
-        # copied for the memory alignment of samples that were never saved: same bits in results
-        samples = mapped(torch.clone, as_samples("samples", found))
+        samples = as_samples("samples", found)
         if self._first is None or form_of(samples) != form_of(self._first[0]):
             raise InvalidInputError(
                 f"samples have shape {shapes_of(samples)}; expected the shape of the first samples"

@@ -177,34 +177,29 @@ class ClosedLoopCorrector(Corrector):
         return mapped(lambda leaf: give_back(leaf, library_of(X)), samples), Z
 
     def _next_block(self, X: Any, Y: Any) -> tuple[Samples, Any]:
-        """State changes only at the end: a block whose correction fails is not counted as seen."""
+        with self._all_or_nothing() as after:
+            return after._led(X, Y)
+
+    def _led(self, X: Any, Y: Any) -> tuple[Samples, Any]:
         samples, targets = self._checked(X, Y)
         if len(targets) > self.block_size:
             raise InvalidInputError(
                 f"X has {len(targets)} samples, but block_size is {self.block_size}; in the closed "
                 "loop, give one block at a time and train on it before the next"
             )
-        leader, watch, stored = (
-            self._leader.fork(),
-            copy.copy(self._watch),
-            copy.copy(self._stored),
-        )
-        try:
-            watch.compare(self.module)
-        finally:  # a warning that is turned into an error is given only once, too
-            self._watch.warned = watch.warned
-        leader.learn(samples, targets)
-        added = stored.draw(count(samples))
-        stored.offer(samples)
+        self._leader, self._stored = self._leader.fork(), copy.copy(self._stored)
+        self._watch.compare(self.module)
+        self._leader.learn(samples, targets)
+        added = self._stored.draw(count(samples))
+        self._stored.offer(samples)
         block = samples if added is None else join([samples, added])
         K, f = tangent_kernel(self.kernel, block), outputs(self.module, block)
-        aim = leader.predict(block).to(f).reshape(f.shape)
-        damping = self._next_damping(watch.last)
-        Z, expected = closed_loop_targets(K, f, aim, self.learner, damping, self._steps)
-        watch.expect(block, f, expected)
+        aim = self._leader.predict(block).to(f).reshape(f.shape)
+        self._damping = self._next_damping(self._watch.last)
+        Z, expected = closed_loop_targets(K, f, aim, self.learner, self._damping, self._steps)
+        self._watch.expect(block, f, expected)
         given = Z.to(targets.dtype)
         require_no_overflow(given)
-        self._leader, self._watch, self._stored, self._damping = leader, watch, stored, damping
         self._steps += self.learner.steps(count(block))
         return block, self._handed_back(given, samples, targets, Y)
 

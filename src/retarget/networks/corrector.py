@@ -223,6 +223,10 @@ class NetworkCorrector(Corrector):
         Returns:
             Targets with the shape, library and dtype of Y.
         """
+        with self._all_or_nothing() as after:
+            return after._correct(X, Y)
+
+    def _correct(self, X: Any, Y: Any) -> Any:
         samples, targets = self._checked(X, Y)
         if self._watch is not None:
             self._watch.compare(self._kernel_module)
@@ -231,13 +235,17 @@ class NetworkCorrector(Corrector):
         true = torch.cat([self._Y, targets]) if self.samples else targets.clone()
         tasks = every, true, [*self._sizes, len(targets)]
         K = tangent_kernel(self.kernel, every)
-        trials = self._tried(K, *tasks)
-        self._corrected = self._computed(K, *tasks, targets.dtype, trials)
-        (self._X, self._Y, self._sizes), self._trials = tasks, trials
+        self._trials = self._tried(K, *tasks)
+        self._corrected = self._computed(K, *tasks, targets.dtype, self._trials)
+        self._X, self._Y, self._sizes = tasks
         return self._handed_back(self._corrected, samples, targets, Y)
 
     def recorrect(self) -> Any:
         """Returns new targets for the same task, before another epoch."""
+        with self._all_or_nothing() as after:
+            return after._recorrect()
+
+    def _recorrect(self) -> Any:
         if self._watch is not None:
             self._watch.compare(self._kernel_module)
             self._watch.samples = None  # the theory makes no prediction for a second pass
@@ -266,7 +274,7 @@ class NetworkCorrector(Corrector):
         if tasks:
             self._trials = checked_trials(trials, self._rehearsal is not None)
             self._X = join([samples for samples, _ in tasks])
-            self._Y, self._corrected = torch.cat([true for _, true in tasks]), targets
+            self._Y, self._corrected = torch.cat([true for _, true in tasks]), targets.clone()
             self._sizes = [len(true) for _, true in tasks]
             self._first = without_rows(*tasks[0])
 

@@ -15,6 +15,7 @@ from retarget.errors import (
     TrainingDivergedError,
     warn_caller,
 )
+from retarget.kernels.empirical.recording import outputs_with
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.samples import (
@@ -24,7 +25,6 @@ from retarget.samples import (
     leaves,
     mapped,
     named_leaves,
-    outputs_of,
     portions,
     take,
     with_type_of,
@@ -125,7 +125,7 @@ class LinearizationWatch:
 def outputs(
     module: nn.Module, samples: Samples, weights: dict[str, Tensor] | None = None
 ) -> Tensor:
-    """Returns a network's outputs (n, c) in float64, without changing the network.
+    """Returns a network's outputs (n, c) in float64; other threads may use the network meanwhile.
 
     If `weights` are given, they are used instead of its parameters and buffers.
     """
@@ -135,7 +135,7 @@ def outputs(
         weights |= {name: value.clone() for name, value in module.named_buffers()}
     like = next(iter(weights.values()), leaves(samples)[0])
     found = [
-        outputs_of(module, with_type_of(like, part), weights).flatten(1)
+        outputs_with(module, with_type_of(like, part), weights).flatten(1)
         for part in portions(samples, CHUNK)
     ]
     return torch.cat(found).double()

@@ -24,9 +24,10 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     ResultOverflowError,
 )
+from retarget.kernels.empirical.recording import outputs_with
 from retarget.learners import SGD
 from retarget.networks.linearization import outputs
-from retarget.samples import Samples, outputs_of, take, with_type_of
+from retarget.samples import Samples, take, with_type_of
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.losses import row_losses
 
@@ -156,7 +157,7 @@ class Rehearsal:
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * learner.rate(step + i) / learner.rate(step)
                 batch = with_type_of(like, take(X, rows))
-                found = outputs_of(self.module, batch, weights).flatten(1)
+                found = outputs_with(self.module, batch, weights).flatten(1)
                 loss = row_losses(found, Z[rows].to(found), self.options.loss)
                 loss = loss.mean() if learner.reduction == "mean" else loss.sum()
                 gradients = torch.autograd.grad(loss, list(clones.values()), allow_unused=True)

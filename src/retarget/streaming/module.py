@@ -2,23 +2,28 @@
 
 import copy
 import math
+import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from retarget.kernels.empirical.recording import outputs_with
 from retarget.kernels.empirical.terms import Layout, sketch_by_parameter
 from retarget.kernels.feature_maps import combining
 from retarget.samples import Samples, count, leaves, mapped, outputs_of, with_leaves, with_type_of
+from retarget.settings import plain_attention
 from retarget.streaming.views import View
 
 # Up to so many directions, forward-mode products take less time than gradients: with 2, a sixth of
 # it for an MLP, though 1.4 times as long for conv nets; with 10, six times as long for these.
 FEW_DIRECTIONS = 2
 GRADIENT_NUMBERS = 1 << 26  # of gradients in memory at a time
+# torch counts its levels of forward mode for all threads together
+_forward_mode = threading.RLock()
 
 
 class TangentNetwork(nn.Module):
@@ -28,6 +33,8 @@ class TangentNetwork(nn.Module):
     predictions $f(x) + \phi(x)^\top W$. With one or two directions $S^\top W$ in the space of the
     parameters, $\phi(x)^\top W$ is the forward-mode product of the network with these. With more,
     gradients take less time: those of each sample, projected by $S$, times $W$.
+
+    Several threads may use it.
 
     `torch.export` knows forward-mode products only, for batches of one size: that is what it gets.
 
@@ -90,9 +97,10 @@ class TangentNetwork(nn.Module):
         return total.to(self.dtype)
 
     def _predicted(self, samples: Samples) -> Tensor:
-        start = outputs_of(self.network, samples).flatten(1)
+        own = {name: value.detach() for name, value in self._chosen().items()}
+        start = self._network_on(samples)(own)
         few = self.weights.shape[1] * len(self.buckets) <= FEW_DIRECTIONS
-        with sdpa_kernel(SDPBackend.MATH):  # the others have no rules for these transforms
+        with plain_attention:
             if few or torch.compiler.is_exporting():
                 learned = self._by_directions(samples)
             else:
@@ -108,7 +116,9 @@ class TangentNetwork(nn.Module):
         for weights in self.weights.mT:
             for row, mix in enumerate(self.mixes):
                 direction = self._by_name(self.signs[row] * weights[self.buckets[row]])
-                results.append(jvp(run, (chosen,), (direction,))[1] @ mix)
+                with _forward_mode:
+                    product = jvp(run, (chosen,), (direction,))[1]
+                results.append(product @ mix)
         products = torch.stack(results, 1)
         return products.view(len(products), -1, len(self.mixes)).sum(2)
 
@@ -131,8 +141,9 @@ class TangentNetwork(nn.Module):
             found = found + vmap(features, chunk_size=at_a_time)(*leaves(samples))
         return found @ self.weights
 
-    def _network_on(self, samples: Samples) -> Any:
-        return lambda parameters: outputs_of(self.network, samples, parameters).flatten(1)
+    def _network_on(self, samples: Samples) -> Callable[[dict[str, Tensor]], Tensor]:
+        run = outputs_of if torch.compiler.is_exporting() else outputs_with
+        return lambda parameters: run(self.network, samples, parameters).flatten(1)
 
     def _chosen(self) -> dict[str, Tensor]:
         every = dict(self.network.named_parameters())
@@ -150,4 +161,5 @@ def _load_forward_mode() -> None:
     one = torch.ones(1)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit")
-        jvp(torch.neg, (one,), (one,))
+        with _forward_mode:
+            jvp(torch.neg, (one,), (one,))

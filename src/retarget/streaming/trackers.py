@@ -270,7 +270,7 @@ class CorrectionTracker(Resumable):
     @torch.no_grad()
     def coefficients(self) -> Any:
         """The offline learner's dual coefficients, which training on the targets ends with."""
-        return self._intake.give(self._solution())
+        return self._intake.give(self._solution().clone())  # the next fit starts from its own
 
     def _solution(self) -> Tensor:
         if self._offline is None:

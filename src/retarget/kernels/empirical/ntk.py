@@ -1,5 +1,6 @@
 """The kernel of a finite network, from the gradients of its parameters."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args
@@ -331,6 +332,10 @@ class EmpiricalNTK(Kernel):
         chosen = self._parameters()
         if isinstance(preconditioner, Mapping):
             preconditioner_of(preconditioner, module, list(chosen))
+            self.preconditioner = {  # copied, because a caller may reuse its tensors
+                name: each.detach().clone() if isinstance(each, Tensor) else copy.copy(each)
+                for name, each in preconditioner.items()
+            }
         elif not isinstance(preconditioner, torch.optim.Optimizer | None):
             raise InvalidTypeError(
                 f"preconditioner is {preconditioner!r}; expected a torch optimizer, a dict of "

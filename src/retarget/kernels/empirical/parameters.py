@@ -118,7 +118,7 @@ def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> T
             f"the preconditioner has no factor for the parameter {name}; expected one for every "
             "trained parameter, or leave it out with params="
         )
-    factor = torch.as_tensor(factors[name]).detach().to(value)
+    factor = torch.as_tensor(factors[name], dtype=value.dtype, device=value.device).detach()
     if factor.ndim and factor.shape != value.shape:
         raise InvalidInputError(
             f"the preconditioner's factors for {name} have shape {tuple(factor.shape)}; "

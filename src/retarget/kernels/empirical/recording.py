@@ -14,10 +14,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import (
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from retarget.kernels.empirical.private import NotPrivateError, is_keras, private_copy
+from retarget.kernels.empirical.private import (
+    NotPrivateError,
+    is_keras,
+    private_copy,
+    undisturbed,
+)
 from retarget.kernels.empirical.uses import RULES, LayerNames, Use, names_of
 from retarget.samples import Samples, count, leaves, outputs_of, unfit_outputs
 
@@ -60,12 +70,30 @@ class Recording(TorchFunctionMode):
         self._given = {id(leaf): leaf for leaf in leaves(samples)}
         self.layers: dict[LayerNames, list[Use]] = {}
         self.elsewhere: set[str] = set()
-        self.widened = False
+        self.widened = self._over = False
+
+    def during(self, run: Callable[[], Tensor]) -> Tensor:
+        """Calls `run`, and sees every function that it calls.
+
+        `with self` would do the same, except for Ctrl-C. Torch puts the mode aside while it calls
+        some functions: an interrupt at that moment finds no mode to leave, and torch may put it
+        back later, when it must not see anything any more.
+        """
+        others = _len_torch_function_stack()
+        try:
+            _push_on_torch_function_stack(self)
+            return run()
+        finally:
+            self._over = True
+            if _len_torch_function_stack() > others:
+                _pop_torch_function_stack()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._over:
+            return func(*args, **kwargs)
         if func is nn.functional.embedding and self._widen:
             args, kwargs = self._widened(*args, **kwargs)
         used = [id(leaf) for leaf in _tensors([*args, *kwargs.values()])]
@@ -162,8 +190,8 @@ class Network:
     def record(self, samples: Samples, widen: bool) -> Recording:
         """Runs one forward pass, with a graph."""
         recording = Recording(self.parameters, samples, widen, self.originals)
-        with torch.enable_grad(), recording:
-            recording.outputs = self(samples)
+        with torch.enable_grad():
+            recording.outputs = recording.during(lambda: self(samples))
         return recording
 
     def __call__(self, samples: Samples, instead: dict[str, Tensor] | None = None) -> Tensor:
@@ -175,6 +203,20 @@ class Network:
         if outputs.ndim != 2:
             raise unfit_outputs(outputs, count(samples))
         return outputs
+
+
+def outputs_with(module: nn.Module, samples: Samples, weights: Mapping[str, Tensor]) -> Tensor:
+    """Runs a module with other parameters and buffers, while other threads may use it."""
+    held = dict([*module.named_parameters(), *module.named_buffers()])
+    instead = {id(value): weights[name] for name, value in held.items() if name in weights}
+
+    def run(private: bool) -> Tensor:
+        if not private:
+            return outputs_of(module, samples, dict(weights))
+        recording = Recording({}, samples, widen=False, originals=frozenset(instead))
+        return recording.during(lambda: outputs_of(private_copy(module, instead), samples))
+
+    return undisturbed(module, run)
 
 
 def _keras_variables(module: nn.Module, state: dict[str, Tensor]) -> AbstractContextManager[Any]:

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from retarget.kernels.empirical.recording import Chunk
 from retarget.kernels.empirical.uses import LayerNames
 from retarget.samples import count, leaves, mapped, take, with_leaves
+from retarget.settings import plain_attention
 
 Factors = tuple[Tensor, ...]
 
@@ -210,7 +210,7 @@ class JacobianTerm(FeatureTerm):
 
         wanted = {name: fixed[name] for name in self.names}
         parts = leaves(chunk.samples)
-        with sdpa_kernel(SDPBackend.MATH):  # the others have no rules for vmap
+        with plain_attention:
             jacobian = vmap(jacrev(outputs), in_dims=(None, *[0] * len(parts)))(wanted, *parts)
         shape = len(parts[0]), len(chosen), -1
         return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
