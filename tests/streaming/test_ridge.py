@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 from torch import nn
 
 import retarget as rt
@@ -442,6 +443,21 @@ def test_what_is_refused(small_portions):
             lambda: rt.StreamingRidge(lambda X: X[:, : 1 + len(X) % 3]).learn(X, Y),
             InvalidInputError,
             "features of X is [23]; expected",  # they change from portion to portion
+        ),
+        (
+            lambda: rt.StreamingRidge("linear").learn(X[:, :0], Y),
+            InvalidInputError,
+            "the samples have no features: .*expected X with one column or more",
+        ),
+        (lambda: learner(seed=None), InvalidInputError, "seed is None; expected a whole number"),
+        *(
+            (lambda odd=odd, verb=verb: verb(odd), (InvalidInputError, InvalidTypeError), match)
+            for odd, match in (
+                (sparse.csr_matrix(X), "X is a sparse csr_matrix; expected a dense array"),
+                ((row for row in X), "X has dtype object; expected float16, float32"),
+                (3.0, "X is a single number; expected one row per sample"),
+            )
+            for verb in (lambda odd: learner().learn(odd, Y), learner().learn(X, Y).predict)
         ),
     ):
         with pytest.raises(error, match=match):

@@ -68,7 +68,8 @@ class SampleRows:
             features = torch.cat([each for each, _ in seen])
             residual = torch.cat([true - start.to(true) for _, start in seen])
             _require_moderate("the features of X", features)
-            _require_moderate("Y", residual)
+            _require_moderate("Y", true)
+            _require_moderate("Y minus the network's own outputs", residual)
             some = None if chosen is None else chosen[rows].repeat(len(seen))
             yield features, residual, some
             stop = rows.stop
