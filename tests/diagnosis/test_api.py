@@ -150,6 +150,10 @@ def test_test_sets(stand):
             for text in ("some", "window:0", "discount:1", "discount:x")
         ),
         ({"lr": [0.1, 0.2]}, "lr is .*; expected one number"),
+        *(
+            ({"seed": seed}, "seed is .*; expected a whole number from 0 to 9223372036854775807")
+            for seed in (-1, 2**80, 1.5, "7", None)
+        ),
         ({"X": X[:1], "Y": y[:1]}, "1 rows|1 of 1 rows"),
     ],
 )

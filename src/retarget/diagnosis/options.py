@@ -10,8 +10,8 @@ from retarget.arrays import as_positive
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.diagnosis.dialect import named, option
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.learners import SGD
-from retarget.text import amount_of_memory
+from retarget.learners import SGD, require_learner
+from retarget.text import amount_of_memory, as_seed
 from retarget.theory.iterative import check_correction
 from retarget.theory.offline.aims import Aim, as_aim
 
@@ -86,6 +86,7 @@ class DiagnosisOptions:
                 "0.4, the share of rows held out for each question"
             )
         as_aim(self.aim, named("aim"))
+        as_seed(named("seed"), self.seed)
         if self.width != "auto" and self.kernel != "rbf":
             raise InvalidInputError(
                 f"{named('width')} is {self.width!r} with {named('kernel')} {self.kernel!r}; only "
@@ -123,10 +124,7 @@ def learner_options(learner: SGD | None, lr: float | Auto) -> tuple[SGD, bool]:
             f"lr is {lr!r} together with a learner; give one or the other: the learner has a rate"
         )
     if learner is not None:
-        if not isinstance(learner, SGD):
-            raise InvalidTypeError(
-                f"learner is a {type(learner).__name__}; expected rt.SGD(...), which describes it"
-            )
+        require_learner(learner)
         return learner, False
     return SGD(OPEN_RATE if automatic else _positive("lr", lr)), automatic
 
