@@ -648,6 +648,14 @@ def test_loaded_is_the_same_to_the_last_bit_and_goes_on(before, tmp_path):
             assert saved(twin, tmp_path / "other") == saved(thing, tmp_path / "again")
 
 
+def test_sums_in_single_precision_are_loaded_as_they_were(tmp_path):
+    X, Y, queries, _ = made()
+    thing = rt.StreamingRidge(rt.Linear(), 0.4, precision="float32").learn(X, Y)
+    thing.save(tmp_path / "state")
+    again = rt.StreamingRidge.load(tmp_path / "state", rt.Linear())
+    np.testing.assert_array_equal(again.predict(queries), thing.predict(queries))
+
+
 def test_files_of_others_are_refused(tmp_path):
     path = tmp_path / "state"
     rt.StreamingRidge(rt.RBF(1.0), features=8).save(path)
