@@ -194,6 +194,19 @@ def test_numbers_beyond_what_can_be_computed_with(name, place, number, message, 
         go_on(type(made).load(path, *(give() for give in to_load)), *stream(6))
 
 
+@pytest.mark.parametrize("name", ["StreamingRidge", "StreamingRidge, random", "TangentLearner"])
+def test_sums_that_no_samples_have(name, tmp_path):
+    make, go_on, *to_load = OBJECTS[name]
+    made, path = make(), tmp_path / "state"
+    made.save(path)
+    values, tensors = read_state(path)
+    for entry in ("triangle", "cross", "mean"):
+        forged = {**tensors, entry: torch.full_like(tensors[entry], 1e308)}
+        write_state(path, values, forged)
+        with pytest.raises(RetargetError, match=f"{entry} is not .*, or larger than sums can be"):
+            go_on(type(made).load(path, *(give() for give in to_load)), *stream(6))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "nowhere", 1.5])
 def test_a_device_that_is_not_there(device, tmp_path):

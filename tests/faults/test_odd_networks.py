@@ -311,6 +311,16 @@ def test_tokens_beyond_the_vocabulary():
         rt.EmpiricalNTK(nn.Linear(3, 2))({"a": tokens})
 
 
+def test_a_second_set_of_samples_of_another_type():
+    kernel, whole = rt.EmpiricalNTK(mlp()), np.ones((4, 3), dtype=int)
+    for pair in ((X, whole), (whole, X)):
+        with pytest.raises(
+            InvalidTypeError, match="the samples have dtype int64, .*convert the sa"
+        ):
+            kernel(*pair)
+    assert kernel(X, whole.astype(float)).shape == (8, 4)
+
+
 def test_outputs_so_large_that_nothing_is_left_of_the_targets():
     module = nn.Linear(3, 2).double()
     nn.init.constant_(module.bias, 1e95)

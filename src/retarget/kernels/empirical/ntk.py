@@ -46,6 +46,7 @@ from retarget.samples import (
     Samples,
     as_samples,
     count,
+    failure_explained,
     leaves,
     library_of,
     require_finite_weights,
@@ -418,9 +419,9 @@ class EmpiricalNTK(Kernel):
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
         reuse = max(1, n * m / (n + m))
-        return self._without_overflow(
-            self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
-        )
+        with failure_explained(B):  # only A has been tried
+            K = self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
+        return self._without_overflow(K)
 
     def _diag(self, A: Samples) -> Tensor:
         if not count(A):
