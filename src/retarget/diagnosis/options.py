@@ -14,6 +14,7 @@ from retarget.learners import SGD, require_learner
 from retarget.text import amount_of_memory, as_seed
 from retarget.theory.iterative import check_correction
 from retarget.theory.offline.aims import Aim, as_aim
+from retarget.theory.offline.logistic import LARGEST_GAMMA
 
 Auto = Literal["auto"]
 OPEN_RATE = 1.0  # stands for a rate that is still to be chosen
@@ -64,6 +65,11 @@ class DiagnosisOptions:
             if (value := getattr(self, name)) != "auto":
                 # frozen dataclass: values are normalized once, here
                 object.__setattr__(self, name, _positive(named(name), value))
+        if self.gamma != "auto" and self.gamma > LARGEST_GAMMA:
+            raise InvalidInputError(
+                f"{named('gamma')} is {self.gamma:g}; expected at most {LARGEST_GAMMA:g}, beyond "
+                "which nothing is learned and numbers overflow"
+            )
         if self.max_memory != "auto":
             size = amount_of_memory(named("max_memory"), self.max_memory)
             object.__setattr__(self, "max_memory", size)

@@ -135,7 +135,7 @@ def _as_weights(weights: Any, count: int) -> Tensor | None:
 
 def _require_moderate(name: str, values: Tensor) -> None:
     """Raises if products of these numbers would overflow, which would spoil the sums for good."""
-    least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
+    least, most = values.aminmax()
     if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
         raise InvalidInputError(
             f"{name} range from {float(least):.3g} to {float(most):.3g}; expected at most "
