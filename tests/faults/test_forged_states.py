@@ -156,6 +156,12 @@ BEYOND = {
             "gamma = 4.94066e-324 is too small next to the kernel",
         ),
     ],
+    "TargetCorrector, recent and bounded": [
+        ("state.intake.released", -1, "released is -1, features is 6 and error is"),
+        ("state.intake.features", 0, "released is 20, features is 0 and error is"),
+        ("state.intake.error", [1.0, float("inf")], r"and error is \[1.0, inf\]"),
+        ("state.intake.error", [-1.0, 1.0], r"and error is \[-1.0, 1.0\]"),
+    ],
     "CorrectionTracker, entropy": [
         ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most"),
     ],
