@@ -8,8 +8,13 @@ import torch
 from scipy.sparse import csr_array
 
 import retarget as rt
-from retarget.arrays import GrowingRows
-from retarget.errors import InvalidInputError, ResultOverflowError, StreamTooLargeError
+from retarget.arrays import GrowingRows, as_tensor
+from retarget.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    ResultOverflowError,
+    StreamTooLargeError,
+)
 
 
 def test_rows_are_appended_and_kept_when_the_buffer_grows_and_forks_go_on_by_themselves():
@@ -123,3 +128,17 @@ def test_a_kernel_beyond_memory_is_refused_before_its_numbers_are_looked_at(monk
     ):
         with pytest.raises(StreamTooLargeError, match="200000 samples needs about 160.0 GB"):
             function()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_nested_tensors_are_refused():
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(InvalidTypeError, match="X is a nested tensor; expected rows of equal"):
+        as_tensor("X", nested)
+    as_tensor("X", torch.nested.to_padded_tensor(nested, 0.0))
+
+
+def test_arrays_leave_the_filters_of_warnings_alone(monkeypatch):
+    """Filters belong to the process: another thread's would be lost when ours are set back."""
+    monkeypatch.setattr("retarget.arrays.warnings.filterwarnings", pytest.fail)
+    as_tensor("X", np.ones((2, 2)))

@@ -86,6 +86,42 @@ def test_what_is_no_number(name, value):
         rt.SGD(**({"lr": 0.1} | {name: value}))
 
 
+def test_rates_of_different_lengths():
+    with pytest.raises(InvalidTypeError, match="expected a number, or one per step"):
+        rt.SGD([[0.1, 0.2], [0.3]])
+
+
+K, Y, RBF, NETWORK = np.eye(4), np.ones(4), rt.RBF(1.0), torch.nn.Linear(3, 2)
+TAKES_A_LEARNER = {
+    "online_coefficients": lambda learner: rt.online_coefficients(K, Y, learner),
+    "prequential_errors": lambda learner: rt.prequential_errors(K, Y, learner),
+    "effective_targets": lambda learner: rt.effective_targets(K, Y, learner, 1.0),
+    "corrected_targets": lambda learner: rt.corrected_targets(K, Y, learner, 1.0),
+    "discrepancy": lambda learner: rt.discrepancy(K, Y, Y, learner, 1.0),
+    "online_learning_curve": lambda learner: rt.online_learning_curve(K, Y, K, learner, [4]),
+    "ShiftTracker": lambda learner: rt.ShiftTracker(RBF, learner, 1.0),
+    "CorrectionTracker": lambda learner: rt.CorrectionTracker(RBF, learner, 1.0),
+    "iterative_targets": lambda learner: rt.iterative_targets(K, Y, learner, 1.0, 2),
+    "correction_terms": lambda learner: rt.correction_terms(K, learner, 1.0, 2),
+    "TargetCorrector": lambda learner: rt.TargetCorrector(RBF, learner, 1.0, 2),
+    "NetworkCorrector": lambda learner: rt.NetworkCorrector(NETWORK, learner, 1.0, 2),
+    "ClosedLoopCorrector": lambda learner: rt.ClosedLoopCorrector(NETWORK, learner, 1.0, 16, 2),
+}
+
+
+@pytest.mark.parametrize("name", TAKES_A_LEARNER)
+def test_an_optimizer_is_no_description_but_has_one(name):
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    told = (
+        r"learner is a torch.optim.sgd.SGD; expected rt.SGD\(.*rt.SGD.from_torch\(optimizer, batc"
+    )
+    with pytest.raises(InvalidTypeError, match=told):
+        TAKES_A_LEARNER[name](optimizer)
+    with pytest.raises(InvalidTypeError, match="learner is a float; expected rt.SGD"):
+        TAKES_A_LEARNER[name](0.1)
+    TAKES_A_LEARNER[name](rt.SGD.from_torch(optimizer, 1, "sum"))
+
+
 @pytest.mark.parametrize("value", ["no", 1, None, [1.0]])
 def test_what_is_neither_true_nor_false(value):
     with pytest.raises(InvalidTypeError, match=re.escape(f"nesterov is {value!r}; expected True")):

@@ -1,6 +1,7 @@
 """Nothing in the package runs what a file holds, and nothing of it listens to other machines."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,13 @@ def test_the_pages_make_no_html_of_texts():
         text = path.read_text("utf-8")
         for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
             assert way not in text, path
+
+
+def test_the_security_page_names_the_modules_that_read():
+    page = (ROOT.parents[1] / "SECURITY.md").read_text("utf-8")
+    table = page.partition("## What is read")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
+    named = [name for row in rows[1:] for name in re.findall("`([a-z0-9_.]+)`", row)]
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / f"{name.replace('.', '/')}.py").is_file(), name

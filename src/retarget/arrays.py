@@ -69,7 +69,9 @@ def as_tensor(name: str, value: Any) -> Tensor:
         )
     if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
         array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    with warnings.catch_warnings():
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():  # which is not safe in threads
         # torch warns that a read-only array could be written to through it: we never do
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
         return torch.from_numpy(array)
@@ -77,6 +79,11 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 def _require_plain(name: str, tensor: Tensor) -> None:
     """Rejects tensors that are sparse, on the meta device or without real numbers."""
+    if tensor.is_nested:
+        raise InvalidTypeError(
+            f"{name} is a nested tensor; expected rows of equal length: pass "
+            f"torch.nested.to_padded_tensor({name}, padding), or the rows one length at a time"
+        )
     if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise InvalidTypeError(

@@ -176,6 +176,18 @@ class SGD:
         return asdict(self)
 
 
+def require_learner(learner: Any) -> None:
+    """Rejects what does not describe an online learner, such as an optimizer of torch."""
+    if not isinstance(learner, SGD):
+        kind = type(learner)
+        package = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        raise InvalidTypeError(
+            f"learner is a {package}{kind.__name__}; expected rt.SGD(...), which describes your "
+            "training loop; for a torch.optim.SGD, rt.SGD.from_torch(optimizer, batch_size, "
+            "reduction) makes it"
+        )
+
+
 def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -> tuple[SGD, bool]:
     """Describes a torch optimizer by its settings, whatever steps it has taken before.
 
@@ -241,7 +253,10 @@ def _number(name: str, value: Any) -> float:
 
 
 def _positive_rates(lr: Any) -> float | tuple[float, ...]:
-    schedule = np.ndim(lr) > 0
+    try:
+        schedule = np.ndim(lr) > 0
+    except ValueError as error:  # lists of different lengths
+        raise InvalidTypeError(f"lr is {lr!r}; expected a number, or one per step") from error
     rates = tuple(_number("lr", rate) for rate in (lr if schedule else (lr,)))
     if not rates:
         raise InvalidInputError("the lr schedule is empty; give one rate per step")

@@ -4,6 +4,7 @@ A batch is a tensor whose rows are samples, or a dict or tuple of batches that s
 dimension, nested to any depth. The functions here count, slice and join both kinds.
 """
 
+import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from retarget.arrays import as_tensor, require_finite
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.arrays import FLOATS, as_tensor, require_finite
+from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
 
 # A tensor, or a dict or tuple of these. With a recursive type every use would have to tell the
 # three apart, which is what the functions below are for.
@@ -105,7 +106,12 @@ def library_of(samples: Any) -> Any:
 def count(samples: Any) -> int:
     """Number of samples."""
     first = library_of(samples)
-    return 0 if first is None else len(first)
+    if first is None:
+        return 0
+    try:
+        return len(first)
+    except TypeError:  # a sparse matrix, a generator, a single number: say which
+        return len(as_samples("X", first))
 
 
 def take(samples: Any, rows: Any) -> Any:
@@ -202,10 +208,12 @@ def outputs_of(
     module: nn.Module, samples: Samples, weights: dict[str, Tensor] | None = None
 ) -> Tensor:
     """Runs a module on samples, optionally with other weights, and returns its output tensor."""
-    positional, keywords = arguments(module, samples)
+    # copies, because a layer with inplace=True would write into the caller's samples
+    positional, keywords = arguments(module, mapped(torch.clone, samples))
     if weights is None:
         result = module(*positional, **keywords)
     else:
+        require_replaceable_weights(module)
         result = functional_call(module, weights, positional, keywords)
     outputs, n = output_of(result, count(samples)), count(samples)
     if not isinstance(outputs, Tensor):
@@ -214,16 +222,28 @@ def outputs_of(
             " alone or as the only one among several results: wrap it in a module that returns the "
             "part you mean"
         )
-    if outputs.ndim < 2 or len(outputs) != n or not outputs.is_floating_point():
+    fits = outputs.ndim >= 2 and len(outputs) == n and (outputs.numel() or not n)
+    if not fits or outputs.dtype not in FLOATS:
         raise unfit_outputs(outputs, n)
     return outputs
+
+
+def require_replaceable_weights(module: nn.Module) -> None:
+    """Rejects modules that torch cannot run with other weights than their own."""
+    if isinstance(module, torch.jit.ScriptModule | nn.DataParallel):
+        original = "module.module" if isinstance(module, nn.DataParallel) else "the original"
+        raise InvalidTypeError(
+            f"module is a {type(module).__name__}, which torch cannot run with other weights; "
+            f"expected the module that it was made from: pass {original}"
+        )
 
 
 def unfit_outputs(outputs: Tensor, n: int) -> InvalidInputError:
     """Makes the error for outputs that are not a matrix of real numbers, one row per sample."""
     return InvalidInputError(
         f"the module returned {outputs.dtype} of shape {tuple(outputs.shape)} for {n} samples; "
-        f"expected real outputs of shape ({n}, c): wrap it in a module that reshapes them"
+        f"expected real outputs of shape ({n}, c), with c of 1 or more: wrap it in a module that "
+        "converts or reshapes them"
     )
 
 
@@ -255,6 +275,19 @@ def require_network(module: Any) -> None:
             )
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a network, which must have weights that can be read."""
+    require_network(module)
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidTypeError(
+            f"the {type(module).__name__} cannot be copied ({error}); expected a module that "
+            "copy.deepcopy copies: keep no computed tensors, locks or files in it, and replace "
+            "torch.nn.utils.weight_norm by torch.nn.utils.parametrizations.weight_norm"
+        ) from error
+
+
 def require_finite_weights(weights: Mapping[str, Tensor]) -> None:
     """Rejects weights of which one is not finite."""
     for name, value in weights.items():
@@ -283,8 +316,11 @@ def failure_explained(samples: Samples) -> Iterator[None]:
     """Explains a module's failure on these samples."""
     try:
         yield
-    except RuntimeError as error:
-        if type(error) is not RuntimeError:  # out of memory, for example
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        other = isinstance(error, RuntimeError) and type(error) is not RuntimeError
+        if other and not isinstance(error, NotImplementedError):  # out of memory, for example
+            raise
+        if isinstance(error, RetargetError):
             raise
         found = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves(samples)}
         types = ", ".join(sorted(found))

@@ -4,12 +4,14 @@ import difflib
 import math
 import re
 from collections.abc import Collection, Iterable
+from numbers import Integral
 from typing import Any
 
 from retarget.errors import InvalidInputError
 
 LONGEST_SHOWN = 40
 MOST_SHOWN = 8
+LARGEST_SEED = 2**63  # not included; torch takes no larger ones
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 
@@ -86,6 +88,25 @@ def amount_of_memory(option: str, amount: str | float) -> int:
     if match[3]:
         unit = 1024 ** list(UNITS.values()).index(unit)
     return int(float(match[1]) * unit)
+
+
+def as_seed(option: str, seed: Any) -> int:
+    """Returns a seed that every generator of random numbers takes.
+
+    Examples:
+        >>> as_seed("--seed", 7)
+        7
+    """
+    if (
+        isinstance(seed, bool)
+        or not isinstance(seed, Integral)
+        or not 0 <= int(seed) < LARGEST_SEED
+    ):
+        raise InvalidInputError(
+            f"{option} is {seed!r:.80}; expected a whole number from 0 to {LARGEST_SEED - 1}, so "
+            "that the same numbers can be drawn again"
+        )
+    return int(seed)
 
 
 def duration(seconds: float) -> str:

@@ -139,6 +139,7 @@ def test_test_sets(stand):
         ({"features": 1.5}, "features is .*; expected a whole number"),
         ({"lr": 0.0}, "lr is 0"),
         ({"gamma": -1.0}, "gamma is -1"),
+        ({"gamma": 1e308}, r"gamma is 1e\+308; expected at most 1e\+100"),
         ({"gamma": "best"}, "gamma is 'best'; expected a number or 'auto'"),
         ({"ridge": -1.0}, "ridge is -1"),
         ({"block_size": 5, "learner": PAIRS}, "block_size is 5; expected a positive multiple"),
@@ -150,7 +151,11 @@ def test_test_sets(stand):
             for text in ("some", "window:0", "discount:1", "discount:x")
         ),
         ({"lr": [0.1, 0.2]}, "lr is .*; expected one number"),
-        ({"X": X[:1], "Y": y[:1]}, "1 rows|1 of 1 rows"),
+        *(
+            ({"seed": seed}, "seed is .*; expected a whole number from 0 to 9223372036854775807")
+            for seed in (-1, 2**80, 1.5, "7", None)
+        ),
+        ({"X": X[:1], "Y": y[:1]}, "1 rows; expected at least 4 .*, or 2 with evaluation=.prog"),
     ],
 )
 def test_wrong_arguments(stand, arguments, message):

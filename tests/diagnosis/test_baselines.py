@@ -6,7 +6,7 @@ import torch
 
 import retarget as rt
 from retarget.diagnosis.measure.baselines import baseline_predictions
-from retarget.diagnosis.measure.compare import compare, rulers
+from retarget.diagnosis.measure.compare import compare, losses, rulers
 from retarget.diagnosis.measure.holdout import split
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting
@@ -160,3 +160,13 @@ def test_an_intercept_is_a_constant_feature():
     expected = np.mean((y[64:] - constant[64:] @ w) ** 2)
     assert found.score("online").error.value == pytest.approx(expected)
     assert found.kernel.intercept
+
+
+def test_a_wrong_class_costs_as_much_more_as_its_class_is_rarer():
+    of, taken = [0, 0, 0, 1, 0], [0, 0, 1, 0, 0]
+    stream = as_stream(np.zeros((5, 1)), np.eye(2)[of])
+    predicted = np.eye(2)[taken]
+    predicted[4] = np.nan
+    np.testing.assert_array_equal(losses(predicted, stream, "accuracy"), [0, 0, 1, 1, np.nan])
+    balanced = losses(predicted, stream, "balanced-accuracy")
+    np.testing.assert_allclose(balanced, [0, 0, 5 / 8, 5 / 2, np.nan])

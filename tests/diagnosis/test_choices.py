@@ -73,6 +73,17 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
     assert wild.how == "no rate kept the error finite"
 
 
+def test_smaller_rates_are_tried_where_the_smallest_is_the_best():
+    stream = make_stream(20, 2, seed=0)
+    stream.features[:] = stream.features[0]
+    stream.Y = (-1.0) ** np.arange(20)[:, None] * TWO  # what was learned is wrong for the next row
+    for kernel in both_kernels(stream):
+        choice = choose_rate(options_for(), kernel, 1.0, TWO)
+        tried = choice.tried["value"].to_numpy()
+        np.testing.assert_allclose(tried, 0.9 * 0.5 ** np.arange(20, -1, -1.0))
+        assert choice.value == tried[0]
+
+
 def settled_at(stream, aim, ridge, gamma, block):
     """Distance of the learner that follows the offline one of ridge `aim` from that of `gamma`."""
     Z = rt.iterative_targets(stream.K, stream.Y, LEARNER, aim, block, ridge)

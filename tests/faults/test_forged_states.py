@@ -156,6 +156,12 @@ BEYOND = {
             "gamma = 4.94066e-324 is too small next to the kernel",
         ),
     ],
+    "TargetCorrector, recent and bounded": [
+        ("state.intake.released", -1, "released is -1, features is 6 and error is"),
+        ("state.intake.features", 0, "released is 20, features is 0 and error is"),
+        ("state.intake.error", [1.0, float("inf")], r"and error is \[1.0, inf\]"),
+        ("state.intake.error", [-1.0, 1.0], r"and error is \[-1.0, 1.0\]"),
+    ],
     "CorrectionTracker, entropy": [
         ("options.gamma", 1e308, "gamma is 1e[+]308; expected at most"),
     ],
@@ -192,6 +198,19 @@ def test_numbers_beyond_what_can_be_computed_with(name, place, number, message, 
     write_state(path, values, tensors)
     with pytest.raises(RetargetError, match=message):
         go_on(type(made).load(path, *(give() for give in to_load)), *stream(6))
+
+
+@pytest.mark.parametrize("name", ["StreamingRidge", "StreamingRidge, random", "TangentLearner"])
+def test_sums_that_no_samples_have(name, tmp_path):
+    make, go_on, *to_load = OBJECTS[name]
+    made, path = make(), tmp_path / "state"
+    made.save(path)
+    values, tensors = read_state(path)
+    for entry in ("triangle", "cross", "mean"):
+        forged = {**tensors, entry: torch.full_like(tensors[entry], 1e308)}
+        write_state(path, values, forged)
+        with pytest.raises(RetargetError, match=f"{entry} is not .*, or larger than sums can be"):
+            go_on(type(made).load(path, *(give() for give in to_load)), *stream(6))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

@@ -48,6 +48,11 @@ class Own(nn.Module):
         return self._run(x, self.weight)
 
 
+def mean_free():
+    layers = nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
+    return nn.Sequential(*layers).double()
+
+
 def half_loaded():
     return nn.Sequential(nn.Linear(3, 8).double(), nn.Linear(8, 2, device="meta").double())
 
@@ -69,6 +74,34 @@ NETWORKS = {
     "complex": (
         lambda: Own(COMPLEX, lambda x, w: (x.to(w.dtype) @ w).real),
         "weight has dtype complex128; expected real parameters: keep real and imaginary parts",
+    ),
+    "batch normalization in training": (
+        lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double(),
+        r"layer '1' \(BatchNorm1d\) normalizes by the batch.*; call module.eval\(\) first",
+    ),
+    "batch normalization without statistics": (
+        lambda: mean_free().eval(),
+        r"1' \(BatchNorm1d\) normalizes .*; expected running .*: make it with track_running_sta",
+    ),
+    "no outputs": (
+        lambda: Own(REAL, lambda x, w: (x @ w)[:, :0]),
+        r"returned torch.float64 of shape \(., 0\) for . samples; .*, with c of 1 or|0 outputs",
+    ),
+    "eight bits": (
+        lambda: nn.Linear(3, 2).to(torch.float8_e4m3fn),
+        "returned torch.float8_e4m3fn of shape .*: wrap it in a module that converts or reshapes",
+    ),
+    "whole numbers": (
+        lambda: Own(REAL, lambda x, w: (x @ w).long()),
+        "returned torch.int64 of shape .*: wrap it in a module that converts or reshapes them",
+    ),
+    "attention to samples of another size": (
+        lambda: Own(REAL, lambda x, w: nn.MultiheadAttention(4, 1).double()(x, x, x)[0] * w[0]),
+        r"does not take samples of shape \(3,\) .*was expecting embedding dimension of 4",
+    ),
+    "no forward pass": (
+        lambda: nn.ModuleList([nn.Linear(3, 2).double()]),
+        r"does not take samples .*Module \[ModuleList\] is missing the required",
     ),
     "complex outputs": (
         lambda: Own(REAL, lambda x, w: torch.complex(x @ w, x @ w)),
@@ -122,6 +155,10 @@ OBJECTS = {
 }
 # A network in front of a ridge is not differentiated, and may have complex parameters.
 POSSIBLE = {("StreamingRidge", "complex")}
+# These learn with a copy in evaluation mode.
+POSSIBLE |= {
+    (thing, "batch normalization in training") for thing in ("TangentLearner", "StreamingRidge")
+}
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -207,3 +244,85 @@ def test_samples_prepared_before_learning_or_for_another_learner():
     early = network.prepare(X)
     with pytest.raises(InvalidInputError, match="for 0 outputs, but the learner has 16 and 2"):
         network.learn(X, Y).predict(early)
+
+
+@pytest.mark.parametrize("thing", [each for each in OBJECTS if each != "StreamingRidge"])
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.jit.script])
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_modules_that_torch_cannot_run_with_other_weights(thing, wrap):
+    wrapped = wrap(mlp())
+    if thing in ("TangentLearner", "StreamingRidge, tangents", "TargetCorrector, bounded"):
+        pytest.skip("runs the module as it is")
+    told = "which torch cannot run with other weights; expected the module that it was made from"
+    with pytest.raises(InvalidTypeError, match=told):
+        OBJECTS[thing](wrapped)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_the_advice_for_wrapped_modules_helps():
+    wrapped = nn.DataParallel(mlp())
+    with pytest.raises(InvalidTypeError, match="pass module.module"):
+        rt.TangentLearner(wrapped, 1.0, 16).learn(X, Y).as_module()
+    assert rt.EmpiricalNTK(wrapped.module)(X).shape == (8, 8)
+    scripted = rt.StreamingRidge(torch.jit.script(mlp()), 1.0).learn(X, Y)  # needs no other weights
+    np.testing.assert_array_equal(
+        scripted.predict(X), rt.StreamingRidge(mlp(), 1.0).learn(X, Y).predict(X)
+    )
+
+
+@pytest.mark.parametrize("thing", OBJECTS)
+def test_a_network_that_works_in_place_leaves_the_samples_alone(thing):
+    """The caller's array shares its memory with the tensor that the network gets."""
+    before = X.copy()
+    OBJECTS[thing](nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)).double())
+    np.testing.assert_array_equal(X, before)
+    OBJECTS[thing](Own(REAL.expand(3, 2).clone(), lambda x, w: x.mul_(2) @ w))
+    np.testing.assert_array_equal(X, before)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm:FutureWarning")
+def test_a_network_that_cannot_be_copied():
+    def module(normalized):
+        return nn.Sequential(normalized(nn.Linear(3, 2))).double()
+
+    for make in (
+        lambda m: rt.TangentLearner(m, 1.0, 16),
+        lambda m: rt.StreamingRidge(m, 1.0),
+        lambda m: rt.NetworkCorrector(m, LEARNER, 1.0, 8, refresh="never"),
+    ):
+        with pytest.raises(
+            InvalidTypeError, match="the Sequential cannot be copied .*replace torch"
+        ):
+            make(module(nn.utils.weight_norm))
+        make(module(nn.utils.parametrizations.weight_norm))
+    lazy = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
+    with pytest.raises(InvalidTypeError, match="1.weight has no shape yet, because its layer is l"):
+        rt.NetworkCorrector(lazy, LEARNER, 1.0, 8, refresh="never")
+
+
+def test_tokens_beyond_the_vocabulary():
+    module = nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2))
+    tokens = np.full((8, 3), 11)
+    with pytest.raises(
+        InvalidTypeError, match=r"have dtype int64, .* take them \(index out of ran"
+    ):
+        rt.EmpiricalNTK(module)(tokens)
+    with pytest.raises(InvalidTypeError, match=r"take them \(linear\(\): argument 'input'"):
+        rt.EmpiricalNTK(nn.Linear(3, 2))({"a": tokens})
+
+
+def test_a_second_set_of_samples_of_another_type():
+    kernel, whole = rt.EmpiricalNTK(mlp()), np.ones((4, 3), dtype=int)
+    for pair in ((X, whole), (whole, X)):
+        with pytest.raises(
+            InvalidTypeError, match="the samples have dtype int64, .*convert the sa"
+        ):
+            kernel(*pair)
+    assert kernel(X, whole.astype(float)).shape == (8, 4)
+
+
+def test_outputs_so_large_that_nothing_is_left_of_the_targets():
+    module = nn.Linear(3, 2).double()
+    nn.init.constant_(module.bias, 1e95)
+    with pytest.raises(InvalidInputError, match="Y minus the network's own outputs range from -"):
+        rt.TangentLearner(module, 1.0, 16).learn(X, Y)

@@ -523,6 +523,9 @@ REFUSED = [
     (mlp, {"max_memory": 0}, "max_memory is 0; expected an amount such as 4GB"),
     (mlp, {"max_memory": "lots"}, "max_memory is 'lots'; expected an amount"),
     (mlp, {"sketch": -2}, "sketch is -2; expected a positive"),
+    (mlp, {"sketch": 9.0}, "sketch is 9.0; expected a positive whole number"),
+    (mlp, {"sketch": "9"}, "sketch is '9'; expected a positive whole number"),
+    (mlp, {"seed": None}, "seed is None; expected a whole number from 0"),
     (mlp, {"outputs": "full", "sketch": 9}, "'full', which cannot be sketched"),
     (mlp, {"params": ["2.wieght"]}, r"params has '2.wieght', .*did you mean '2.weight'\?"),
     (mlp, {"params": []}, "params selects no parameters; expected"),
@@ -561,6 +564,15 @@ def test_refused_modules_and_options(make, options, message):
 def test_refused_calls(call, error, message):
     with pytest.raises(error, match=message):
         call(rt.EmpiricalNTK(mlp()), torch.randn(7, 5))
+
+
+@pytest.mark.parametrize("params", [3.0, [1, 2], [["0.weight"]], torch.ones(2), b"0.weight"])
+def test_parameters_that_are_no_names(params):
+    told = f"params is a {type(params).__name__}; expected the name of a parameter or a layer"
+    with pytest.raises(InvalidTypeError, match=told):
+        rt.EmpiricalNTK(mlp(), params=params)
+    with pytest.raises(InvalidTypeError, match=told):
+        rt.TangentLearner(mlp(), params=params)
 
 
 def test_too_large_a_matrix_is_refused_if_anything_tells_what_is_free(monkeypatch):

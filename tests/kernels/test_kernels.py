@@ -145,3 +145,32 @@ def test_a_wrapped_function_serves_wherever_a_kernel_does(samples):
     kernel = CallableKernel(cubic)
     assert_same(kernel._gram(A, B), cubic(*samples), 1e-13)
     assert_same(kernel._diag(A), np.diag(cubic(samples[0], samples[0])), 1e-13)
+
+
+@pytest.mark.parametrize("kernel", [rt.RBF(1.0), rt.Linear(), rt.Features(np.asarray)])
+def test_two_sets_of_different_precision(kernel):
+    X = np.random.default_rng(0).normal(size=(8, 3))
+    single = X[:5].astype(np.float32)
+    expected = kernel(X, single.astype(float))
+    assert_same(kernel(X, single), expected, 1e-12)
+    assert_same(kernel(single, X), expected.T, 1e-12)
+
+
+def test_a_network_is_no_kernel_but_has_one():
+    network, X = torch.nn.Linear(3, 2).double(), np.random.default_rng(0).normal(size=(8, 3))
+    with pytest.raises(InvalidTypeError, match=r"kernel is a Linear, a network; .*rt.EmpiricalNTK"):
+        as_kernel(network)
+    for kernel in (rt.EmpiricalNTK(network), rt.Features(lambda x: network(torch.tensor(x)))):
+        corrector = rt.TargetCorrector(kernel, rt.SGD(0.01), 1.0, 4)
+        assert np.isfinite(corrector.correct(X, X[:, :2])).all()
+
+
+def test_consecutive_rows_of_a_precomputed_kernel_are_a_copy():
+    K = rt.RBF(1.0)(np.random.default_rng(0).normal(size=(9, 2)))
+    kernel = PrecomputedKernel(K)
+    for rows, columns in (([2, 3, 4], [0, 1]), ([2, 4, 3], [0, 1]), ([5], [8, 7]), ([], [1, 2])):
+        rows, columns = np.array(rows, dtype=int), np.array(columns)
+        found = kernel(rows, columns)
+        np.testing.assert_array_equal(found, K[np.ix_(rows, columns)])
+        found[:] = np.nan
+        np.testing.assert_array_equal(kernel(np.arange(9)), K)

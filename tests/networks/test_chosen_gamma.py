@@ -102,7 +102,7 @@ def test_the_choice_is_that_of_a_plain_loop(loss, whole):
     assert any(choices)  # otherwise the test would show little
 
 
-def test_no_correction_is_chosen_where_corrections_harm():
+def test_no_correction_is_chosen_where_corrections_harm(tmp_path):
     """The network is right already: its true targets are its own outputs."""
     network, learner = mlp(2), rt.SGD(0.05, batch_size=3, reduction="sum")
     for task in range(2):
@@ -115,6 +115,9 @@ def test_no_correction_is_chosen_where_corrections_harm():
         assert first.chosen
         assert first.error < 1e-20
         assert all(trial.error > 1e-9 and not trial.chosen for trial in others)
+    corrector.save(tmp_path / "state")
+    again = rt.NetworkCorrector.load(tmp_path / "state", network)
+    assert torch.equal(again.recorrect(), Y)
     assert torch.equal(corrector.recorrect(), Y)
 
 

@@ -56,6 +56,17 @@ def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(made):
             assert told.filename == __file__
 
 
+@pytest.mark.parametrize("made", [open_loop, closed_loop])
+def test_small_movements_are_compared_too(made):
+    module, (X, Y) = nn.Linear(6, 2).double(), curves()
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    corrector = made(module, 1.0)
+    pass_over(module, X[:8], corrector.correct(X[:8], 1e-6 * Y[:8]), LEARNER)
+    corrector.correct(X[8:16], 1e-6 * Y[8:16])
+    assert corrector.linearization_error < 1e-6  # a linear network does what its kernel says
+
+
 @pytest.mark.parametrize(
     ("made", "trusted"), [(open_loop, False), (closed_loop, False), (open_loop, True)]
 )

@@ -164,6 +164,11 @@ def test_samples_without_a_gradient_have_no_part_in_the_others_targets():
         ({"block_size": 3}, "block_size is 3; .* batch_size, 2"),
         ({"loss": "hinge"}, "loss is 'hinge'; expected 'squared' or 'cross-entropy'"),
         ({"loss": CE, "kind": "distilled"}, "with kind='distilled'; use loss="),
+        ({"kernel": "ntk"}, "kernel is 'ntk'; expected a function that makes a kernel from a netw"),
+        (
+            {"kernel": rt.RBF(1.0)},
+            r"kernel is RBF\(.*; expected a function .* rt.EmpiricalNTK itsel",
+        ),
     ],
 )
 def test_options_without_a_meaning(options, message):

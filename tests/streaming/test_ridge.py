@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 from torch import nn
 
 import retarget as rt
@@ -443,6 +444,21 @@ def test_what_is_refused(small_portions):
             InvalidInputError,
             "features of X is [23]; expected",  # they change from portion to portion
         ),
+        (
+            lambda: rt.StreamingRidge("linear").learn(X[:, :0], Y),
+            InvalidInputError,
+            "the samples have no features: .*expected X with one column or more",
+        ),
+        (lambda: learner(seed=None), InvalidInputError, "seed is None; expected a whole number"),
+        *(
+            (lambda odd=odd, verb=verb: verb(odd), (InvalidInputError, InvalidTypeError), match)
+            for odd, match in (
+                (sparse.csr_matrix(X), "X is a sparse csr_matrix; expected a dense array"),
+                ((row for row in X), "X has dtype object; expected float16, float32"),
+                (3.0, "X is a single number; expected one row per sample"),
+            )
+            for verb in (lambda odd: learner().learn(odd, Y), learner().learn(X, Y).predict)
+        ),
     ):
         with pytest.raises(error, match=match):
             call()
@@ -663,6 +679,14 @@ def test_loaded_is_the_same_to_the_last_bit_and_goes_on(before, tmp_path):
             np.testing.assert_array_equal(twin.predict(queries), thing.predict(queries))
             assert twin.predict(queries).dtype == np.float32
             assert saved(twin, tmp_path / "other") == saved(thing, tmp_path / "again")
+
+
+def test_sums_in_single_precision_are_loaded_as_they_were(tmp_path):
+    X, Y, queries, _ = made()
+    thing = rt.StreamingRidge(rt.Linear(), 0.4, precision="float32").learn(X, Y)
+    thing.save(tmp_path / "state")
+    again = rt.StreamingRidge.load(tmp_path / "state", rt.Linear())
+    np.testing.assert_array_equal(again.predict(queries), thing.predict(queries))
 
 
 def test_files_of_others_are_refused(tmp_path):

@@ -191,7 +191,10 @@ def test_what_is_refused(options, error, match):
 def test_outputs_that_are_huge_are_refused():
     module = mlp(0)
     module[2].bias.data.fill_(1e200)  # gradients are as before, outputs are not
-    with pytest.raises(InvalidInputError, match=r"Y range from .*; expected at most 1e\+90"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"Y minus the network's own outputs range from .*; expected at most 1e\+90",
+    ):
         rt.TangentLearner(module, 0.3, 16).learn(*made()[:2])
 
 

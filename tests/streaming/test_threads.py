@@ -363,3 +363,14 @@ def test_the_precision_of_products_is_set_back_after_the_last_thread():
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("make", [shift, correction, corrector])
+def test_what_a_copy_or_a_pickle_reads_never_changes(make):
+    X, Y = np.random.default_rng(0).normal(size=(2, 8, 3))
+    thing = make(rt.RBF(2.0))
+    feed(thing, X[:4], Y[:4])
+    read = vars(thing)  # as copy.deepcopy and pickle in another thread do
+    kept = dict(read)
+    feed(thing, X[4:], Y[4:])
+    assert all(read[name] is kept[name] for name in kept)

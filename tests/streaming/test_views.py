@@ -161,7 +161,7 @@ def test_a_view_that_is_none_changes_nothing(view, message):
     np.testing.assert_array_equal(X, before)
 
 
-@pytest.mark.parametrize("views", [[], "flip", [None, 3]])
+@pytest.mark.parametrize("views", [[], "flip", [None, 3], np.flip])
 def test_views_are_functions(views):
     with pytest.raises(InvalidTypeError, match=r"expected functions .*views=\[None, flip\]"):
         ridge(views)

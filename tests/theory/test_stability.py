@@ -141,6 +141,14 @@ def test_a_probe_that_overflows_is_a_warning_and_not_a_failure(tmp_path):
     np.testing.assert_array_equal(again.coefficients, tracker.coefficients)
 
 
+def test_the_sample_whose_error_overflows_counts_for_the_stable_rate():
+    K = np.array([[1.0, 1e30], [1e30, 1e61]])
+    with pytest.raises(DivergedError) as told:
+        rt.online_coefficients(K, np.array([1e300, 0.0]), rt.SGD(0.5))
+    assert told.value.step == 1
+    assert told.value.largest_stable_lr < 1e-60
+
+
 def test_a_kernel_of_zeros_is_stable_at_any_rate():
     assert largest_stable_lr(lambda rows: torch.zeros(1, 1), rt.SGD(lr=1.0), 1) == np.inf
     np.testing.assert_array_equal(

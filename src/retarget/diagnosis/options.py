@@ -10,10 +10,11 @@ from retarget.arrays import as_positive
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.diagnosis.dialect import named, option
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.learners import SGD
-from retarget.text import amount_of_memory
+from retarget.learners import SGD, require_learner
+from retarget.text import amount_of_memory, as_seed
 from retarget.theory.iterative import check_correction
 from retarget.theory.offline.aims import Aim, as_aim
+from retarget.theory.offline.logistic import LARGEST_GAMMA
 
 Auto = Literal["auto"]
 OPEN_RATE = 1.0  # stands for a rate that is still to be chosen
@@ -64,6 +65,11 @@ class DiagnosisOptions:
             if (value := getattr(self, name)) != "auto":
                 # frozen dataclass: values are normalized once, here
                 object.__setattr__(self, name, _positive(named(name), value))
+        if self.gamma != "auto" and self.gamma > LARGEST_GAMMA:
+            raise InvalidInputError(
+                f"{named('gamma')} is {self.gamma:g}; expected at most {LARGEST_GAMMA:g}, beyond "
+                "which nothing is learned and numbers overflow"
+            )
         if self.max_memory != "auto":
             size = amount_of_memory(named("max_memory"), self.max_memory)
             object.__setattr__(self, "max_memory", size)
@@ -86,6 +92,7 @@ class DiagnosisOptions:
                 "0.4, the share of rows held out for each question"
             )
         as_aim(self.aim, named("aim"))
+        as_seed(named("seed"), self.seed)
         if self.width != "auto" and self.kernel != "rbf":
             raise InvalidInputError(
                 f"{named('width')} is {self.width!r} with {named('kernel')} {self.kernel!r}; only "
@@ -123,10 +130,7 @@ def learner_options(learner: SGD | None, lr: float | Auto) -> tuple[SGD, bool]:
             f"lr is {lr!r} together with a learner; give one or the other: the learner has a rate"
         )
     if learner is not None:
-        if not isinstance(learner, SGD):
-            raise InvalidTypeError(
-                f"learner is a {type(learner).__name__}; expected rt.SGD(...), which describes it"
-            )
+        require_learner(learner)
         return learner, False
     return SGD(OPEN_RATE if automatic else _positive("lr", lr)), automatic
 

@@ -10,6 +10,7 @@ import numpy as np
 from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.simple import RBF
+from retarget.text import as_seed
 from retarget.theory.moments import LARGEST_NUMBER
 
 
@@ -42,7 +43,7 @@ class NamedFeatures:
     ) -> None:
         if not (isinstance(kernel, RBF) or kernel in ("linear", "rbf")):
             raise InvalidInputError(f"kernel is {kernel!r}; expected 'linear', 'rbf' or rt.RBF")
-        self.most, self.seed = as_count("most", most), int(seed)
+        self.most, self.seed = as_count("most", most), as_seed("seed", seed)
         self._half = 0 if kernel == "linear" else -(-as_count("features", features) // 2)
         self._width = kernel.width if isinstance(kernel, RBF) else None
         self._scaled = kernel != "linear"

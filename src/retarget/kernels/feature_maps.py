@@ -13,19 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from retarget.arrays import as_count
-from retarget.errors import InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
+from retarget.kernels.empirical.plan import require_settled_layers
 from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features
 from retarget.samples import (
     Samples,
     as_samples,
+    copied,
     count,
     failure_explained,
     leaves,
     outputs_of,
     portions,
     require_finite_outputs,
-    require_network,
     with_type_of,
 )
 from retarget.state_files import checksum
@@ -68,6 +69,11 @@ class FeatureMap:
         """The same, and the values (n, c) that learning starts from; None for zero."""
         features, start = self.compute(X)
         require_features(features, count(X), first_row)
+        if not features.shape[1]:
+            raise InvalidInputError(
+                "the samples have no features: there is nothing to learn from; expected X with one "
+                "column or more, or a feature map that returns some"
+            )
         return features, start
 
 
@@ -101,7 +107,7 @@ def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) ->
     if isinstance(kernel, EmpiricalNTK):
         frozen = copy.copy(kernel)
         frozen.preconditioner = kernel.factors()
-        frozen.module = copy.deepcopy(kernel.module)  # so that its training changes nothing
+        frozen.module = copied(kernel.module)  # so that its training changes nothing
         sketched = copy.copy(frozen)
         sketched.sketch, sketched.seed = kernel.sketch or features, kernel.seed or seed
         return FeatureMap(partial(_sketch_of, sketched), frozen, False, None, source=sketched)
@@ -240,8 +246,8 @@ class FrozenModule:
     """The outputs of a network with its current weights, in evaluation mode, one row per sample."""
 
     def __init__(self, module: nn.Module) -> None:
-        require_network(module)
-        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+        self.module = copied(module).eval()
+        require_settled_layers(self.module)
 
     @torch.no_grad()
     def __call__(self, X: Any) -> tuple[Tensor, None]:

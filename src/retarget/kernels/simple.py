@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from retarget.arrays import (
     ArrayT,
@@ -45,6 +45,9 @@ class Kernel(ABC):
                     f"A has samples of shape {shapes_of(left)}, but B of {shapes_of(right)}; "
                     "expected the same features in both"
                 )
+            if isinstance(left, Tensor) and left.is_floating_point() and right.is_floating_point():
+                wider = torch.promote_types(left.dtype, right.dtype)  # nothing loses digits
+                left, right = left.to(wider), right.to(wider)
             K = self._gram(left, right)
         result: ArrayT = give_back(K, library_of(A))
         return result
@@ -387,6 +390,12 @@ def as_kernel(kernel: Any) -> Kernel:
         return SklearnKernel(kernel)
     if isinstance(kernel, np.ndarray | Tensor):
         return PrecomputedKernel(kernel)
+    if isinstance(kernel, nn.Module):
+        raise InvalidTypeError(
+            f"kernel is a {type(kernel).__name__}, a network; expected a kernel: "
+            "rt.EmpiricalNTK(network), its tangent kernel, or rt.Features(network), the products "
+            "of its outputs"
+        )
     if callable(kernel):
         return CallableKernel(kernel)
     raise InvalidTypeError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.arrays import as_targets, give_back, shallow
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.empirical.parameters import (
     ParameterChoice,
@@ -65,6 +65,11 @@ class Corrector(ABC):
         kernel_module: nn.Module | None = None,
     ) -> None:
         require_network(module)
+        if not callable(kernel) or isinstance(kernel, Kernel):
+            raise InvalidTypeError(
+                f"kernel is {kernel!r:.80}; expected a function that makes a kernel from a network,"
+                " such as rt.EmpiricalNTK itself, or functools.partial of it with options"
+            )
         self.module, self.learner, self.options = module, learner, options
         self.block_size: int = options.block_size
         self.params = None if params is None else list(trained_parameters(module, params))

@@ -33,6 +33,7 @@ from retarget.networks.reservoir import Reservoir
 from retarget.samples import Samples, count, join, leaves, library_of, mapped, named_leaves, take
 from retarget.state_files import part_of
 from retarget.streaming.tangent import TangentLearner
+from retarget.text import as_seed
 from retarget.theory.dual import Window
 from retarget.theory.iterative import check_correction
 from retarget.theory.response import step_response
@@ -70,7 +71,7 @@ class ClosedLoopOptions:
             block_size=int(self.block_size),
             replay=as_count("replay", self.replay) if self.replay != 0 else 0,
             damping=as_positive("damping", self.damping),
-            seed=int(self.seed),
+            seed=as_seed("seed", self.seed),
         )
 
 

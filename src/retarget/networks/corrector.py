@@ -1,6 +1,5 @@
 """Corrected targets for a network, task by task, for your own training loop."""
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +22,9 @@ from retarget.learners import SGD
 from retarget.networks.base import Corrector, without_rows
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel
 from retarget.networks.trials import Rehearsal, Trial, checked_trials
-from retarget.samples import Samples, count, join, leaves, mapped, named_leaves, take
+from retarget.samples import Samples, copied, count, join, leaves, mapped, named_leaves, take
 from retarget.state_files import part_of, require_shape
+from retarget.text import as_seed
 from retarget.theory.iterative import (
     FirstBlock,
     Parts,
@@ -89,7 +89,7 @@ class CorrectionOptions:
             gamma="auto" if automatic else gamma,
             block_size=int(self.block_size),
             ridge=ridge,
-            seed=int(self.seed),
+            seed=as_seed("seed", self.seed),
         )
 
 
@@ -187,7 +187,7 @@ class NetworkCorrector(Corrector):
                 "refresh is 'never', but a preconditioner is read from the optimizer whenever "
                 "the kernel is computed; use refresh='task' or 'epoch'"
             )
-        kernel_module = copy.deepcopy(module) if frozen else module
+        kernel_module = copied(module) if frozen else module
         super().__init__(module, learner, options, kernel, params, preconditioner, kernel_module)
         self.refresh, self.loss = refresh, loss
         self._rehearsal = self._rehearsed()
@@ -321,7 +321,7 @@ class NetworkCorrector(Corrector):
             if chosen.gamma is None or chosen.ridge is None:
                 if self._watch is not None:
                     self._watch.samples = None  # nothing to compare: the targets are the true ones
-                return Y[task].to(dtype)
+                return Y[task].to(dtype, copy=True)  # not a view of those that are kept
             gamma, ridge = chosen.gamma, chosen.ridge
         gamma = float(gamma)
         if options.kind == "iterative":

@@ -15,6 +15,7 @@ from retarget.errors import (
     TrainingDivergedError,
     warn_caller,
 )
+from retarget.kernels.empirical.plan import require_settled_layers
 from retarget.kernels.empirical.recording import outputs_with
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
@@ -220,7 +221,11 @@ def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
 def require_outputs(module: nn.Module, samples: Samples, targets: Tensor) -> None:
     """Raises if there is not one target for each output of the network."""
     with failure_explained(samples):
-        found = outputs(module, take(samples, slice(0, 1))).shape[1]
+        try:
+            found = outputs(module, take(samples, slice(0, 1))).shape[1]
+        except ValueError:  # in training, a batch normalization does not take a single sample
+            require_settled_layers(module)
+            raise
     if found != targets.shape[1]:
         raise InvalidInputError(
             f"Y has {targets.shape[1]} columns, but the network has "

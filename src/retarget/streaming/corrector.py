@@ -11,6 +11,7 @@ from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
+from retarget.text import as_seed
 from retarget.theory.iterative import FeatureSweep, FirstBlock, Parts, Sweep, check_correction
 from retarget.theory.losses import Loss
 from retarget.theory.offline.aims import as_aim
@@ -92,7 +93,7 @@ class TargetCorrector(Resumable):
         self.learner, self.gamma, self.block_size = learner, gamma, int(block_size)
         self.ridge, self.parts, self.first_block, self.loss = ridge, parts, first_block, loss
         self.features = None if features is None else as_count("features", features)
-        self.seed, self.aim = int(seed), aim
+        self.seed, self.aim = as_seed("seed", seed), aim
         counted = as_aim(aim)
         if loss != "squared" and not counted.is_all:
             raise InvalidInputError(

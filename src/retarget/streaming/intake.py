@@ -307,7 +307,7 @@ class BoundedIntake(Intake):
         if not possible or (self.features > 0) != (self.released > 0):
             raise InvalidInputError(
                 f"released is {self.released}, features is {self.features} and error is "
-                f"{state['error']}"
+                f"{state['error']}; expected features if samples were released, and sums of squares"
             )
 
     def _described(self) -> dict[str, Any] | None:
@@ -371,7 +371,7 @@ class Resumable(ABC):
 
     def _become(self, after: Self) -> None:
         """Replaces this object's state by that of a fork whose update succeeded."""
-        vars(self).update(vars(after))
+        self.__dict__ = after.__dict__  # one assignment: another thread finds all of it, or nothing
 
     @property
     @in_turn

@@ -14,7 +14,16 @@ from torch.func import grad, jvp, vmap
 from retarget.kernels.empirical.recording import outputs_with
 from retarget.kernels.empirical.terms import Layout, sketch_by_parameter
 from retarget.kernels.feature_maps import combining
-from retarget.samples import Samples, count, leaves, mapped, outputs_of, with_leaves, with_type_of
+from retarget.samples import (
+    Samples,
+    count,
+    leaves,
+    mapped,
+    outputs_of,
+    require_replaceable_weights,
+    with_leaves,
+    with_type_of,
+)
 from retarget.settings import plain_attention
 from retarget.streaming.views import View
 
@@ -66,6 +75,7 @@ class TangentNetwork(nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
+        require_replaceable_weights(network)
         _load_forward_mode()
         self.network = copy.deepcopy(network).requires_grad_(False)
         self.params, self.views, self.dtype = params, views, dtype
@@ -101,13 +111,16 @@ class TangentNetwork(nn.Module):
         start = self._network_on(samples)(own)
         few = self.weights.shape[1] * len(self.buckets) <= FEW_DIRECTIONS
         with plain_attention:
+            ways = [self._by_gradients, self._by_directions]
             if few or torch.compiler.is_exporting():
-                learned = self._by_directions(samples)
-            else:
-                try:
-                    learned = self._by_gradients(samples)
-                except (RuntimeError, ValueError):  # vmap cannot follow, say, a branch on a number
-                    learned = self._by_directions(samples)
+                ways.reverse()
+            try:
+                learned = ways[0](samples)
+            # vmap cannot follow, say, a branch on a number; forward mode knows no weight_norm
+            except (RuntimeError, ValueError):
+                if torch.compiler.is_exporting():
+                    raise
+                learned = ways[1](samples)
         return start + learned if start.shape == learned.shape else learned
 
     def _by_directions(self, samples: Samples) -> Tensor:

@@ -17,6 +17,7 @@ from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.rows import Portion, RidgeState, SampleRows, sample_size
 from retarget.streaming.turns import Turn, in_turn
 from retarget.streaming.views import View, Views
+from retarget.text import as_seed
 from retarget.theory.moments import Moments, RidgeSolution
 from retarget.theory.processes import adding_up, sums_of_all
 
@@ -97,7 +98,7 @@ class StreamingRidge:
         seed: int = 0,
     ) -> None:
         self.gamma: float | Literal["auto"] = as_ridge(gamma)
-        self.features, self.seed = as_count("features", features), int(seed)
+        self.features, self.seed = as_count("features", features), as_seed("seed", seed)
         self.intercept, self.precision, self._views = bool(intercept), precision, Views(views)
         if precision not in get_args(Precision):
             raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")

@@ -68,7 +68,8 @@ class SampleRows:
             features = torch.cat([each for each, _ in seen])
             residual = torch.cat([true - start.to(true) for _, start in seen])
             _require_moderate("the features of X", features)
-            _require_moderate("Y", residual)
+            _require_moderate("Y", true)
+            _require_moderate("Y minus the network's own outputs", residual)
             some = None if chosen is None else chosen[rows].repeat(len(seen))
             yield features, residual, some
             stop = rows.stop
@@ -136,7 +137,7 @@ def _as_weights(weights: Any, count: int) -> Tensor | None:
 
 def _require_moderate(name: str, values: Tensor) -> None:
     """Raises if products of these numbers would overflow, which would spoil the sums for good."""
-    least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
+    least, most = values.aminmax()
     if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
         raise InvalidInputError(
             f"{name} range from {float(least):.3g} to {float(most):.3g}; expected at most "

@@ -1,6 +1,5 @@
 """Exact learning on a network's tangent features, in bounded memory."""
 
-import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -14,11 +13,12 @@ from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.empirical.terms import Layout
 from retarget.kernels.feature_maps import tangent_map
-from retarget.samples import require_network
+from retarget.samples import copied
 from retarget.state_files import checksum, part_of
 from retarget.streaming.module import TangentNetwork
 from retarget.streaming.ridge import Precision, StreamingRidge
 from retarget.streaming.views import View
+from retarget.text import as_seed
 
 
 class TangentLearner(StreamingRidge):
@@ -90,14 +90,13 @@ class TangentLearner(StreamingRidge):
         params: str | Sequence[str] | Callable[[str], bool] | None = None,
         seed: int = 0,
     ) -> None:
-        require_network(module)
-        network = copy.deepcopy(module)
+        network = copied(module)
         if params is not None:
             network.requires_grad_(True)  # parameters chosen by name may be frozen in the original
         self.params = list(trained_parameters(network, params))
         self.combinations = as_count("combinations", combinations)
         self.module = network.eval()
-        count, seed = as_count("features", features), int(seed)
+        count, seed = as_count("features", features), as_seed("seed", seed)
         tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
         super().__init__(tangents, gamma, count, views=views, precision=precision, seed=seed)
 
@@ -165,7 +164,7 @@ class TangentLearner(StreamingRidge):
     ) -> Self:
         """Makes a learner from the result of `to_state`, on the device of the tensors."""
         weights = part_of(tensors, "network")
-        network = copy.deepcopy(module)
+        network = copied(module)
         network.load_state_dict(weights)
         network = network.to(next(iter(weights.values())).device)
         if values["kernel"]["weights"] != checksum("", network.state_dict()):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from retarget.arrays import GrowingRows, as_non_negative, panels, require_no_overflow
 from retarget.errors import InvalidInputError
-from retarget.learners import SGD
+from retarget.learners import SGD, require_learner
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.streaming.turns import in_turn
@@ -50,6 +50,7 @@ class ShiftTracker(Resumable):
     OPTIONS: ClassVar = ("gamma", "loss")
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
+        require_learner(learner)
         self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
         self._intake = Intake(kernel, learner, loss)
         self._dual = DualLearner(learner)
@@ -203,6 +204,7 @@ class CorrectionTracker(Resumable):
     OPTIONS: ClassVar = ("gamma", "loss")
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
+        require_learner(learner)
         self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
         self._intake = Intake(kernel, learner, loss)
         self._offline: GrowingCholesky | LogisticFit | None = None

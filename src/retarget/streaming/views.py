@@ -1,6 +1,6 @@
 """Views: functions of samples that do not change what a sample means, such as a mirror image."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,12 @@ class Views:
     """
 
     def __init__(self, functions: Sequence[View] | None) -> None:
-        given = [None] if functions is None else list(functions)
+        several: Any = [None] if functions is None else functions
+        listed = isinstance(several, Iterable)  # and not, say, a single function
+        given = list(several) if listed else [several]
         wrong = [each for each in given if each is not None and not callable(each)]
-        if wrong or not given:
-            found = repr(wrong[0]) if wrong else "empty"
+        if wrong or not listed or not given:
+            found = repr((wrong or given)[0]) if given else "empty"
             raise InvalidTypeError(
                 f"views is {found}; expected functions of a batch of samples, or None for the "
                 "sample itself: views=[None, flip]"

@@ -33,7 +33,7 @@ from retarget.arrays import (
     require_memory,
 )
 from retarget.errors import InvalidInputError, UnreachableTargetsError
-from retarget.learners import SGD
+from retarget.learners import SGD, require_learner
 from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.dual import DualLearner, diagonal_blocks
 from retarget.theory.epochs import online_pass, repeated_targets
@@ -142,6 +142,7 @@ def corrected_targets(
         array([1., 1.])
     """
     gamma = as_non_negative("gamma", gamma)
+    require_learner(learner)
     problem = loss_problem(K, Y, initial, loss, lasting=learner, factored=True)
     learner.rates(len(problem.K), as_count("epochs", epochs))
     coefficients = offline_solution(problem, gamma, loss)

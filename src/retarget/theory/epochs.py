@@ -24,7 +24,7 @@ from torch import Tensor
 
 from retarget.arrays import Problem, panels
 from retarget.errors import UnreachableTargetsError
-from retarget.learners import SGD
+from retarget.learners import SGD, require_learner
 from retarget.theory.dual import DualLearner, Window, carry_over, products
 from retarget.theory.losses import Loss, outputs, slope_product
 from retarget.theory.response import final_response, remaining_start, step_response
@@ -76,6 +76,7 @@ def online_pass(
     problem: Problem[Any], learner: SGD, loss: Loss = "squared", epochs: int = 1
 ) -> tuple[Tensor, Tensor]:
     """The errors (n, c) before each step of the last epoch, and the dual coefficients after it."""
+    require_learner(learner)
     K, n, columns = problem.K, len(problem.K), 1 if loss == "squared" else problem.Y.shape[1]
     learner.rates(n, epochs)  # raises for a schedule of the wrong length before any work
     if problem.start is not None:

@@ -37,7 +37,7 @@ from retarget.arrays import (
     shallow,
 )
 from retarget.errors import InvalidInputError
-from retarget.learners import SGD
+from retarget.learners import SGD, require_learner
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.dual import DualLearner, PrimalLearner, Window
@@ -378,6 +378,7 @@ def check_correction(
     loss: str = "squared",
 ) -> tuple[float, float]:
     """Rejects invalid options of the iterative correction; returns gamma and ridge as floats."""
+    require_learner(learner)
     if as_count("block_size", block_size) % learner.batch_size:
         raise InvalidInputError(
             f"block_size is {block_size}; expected a positive multiple of the learner's "

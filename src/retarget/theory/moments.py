@@ -52,6 +52,7 @@ LEAST_PIVOT = {torch.float64: 1e-13, torch.float32: 3e-6}
 ROUNDING = 1e-9
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
+LARGEST_SUM = 2.0**53 * LARGEST_NUMBER**3  # of products of two numbers and a weight
 # Forgetting is reported if it cost a digit, and fewer than this many are left.
 ENOUGH_DIGITS = {torch.float64: 4.0, torch.float32: 2.0}
 # The numbers and the sums of a saved state, and the shapes of the sums: m features, c outputs, t
@@ -256,9 +257,10 @@ class Moments:
         for name, shape in SUMS.items():
             tensor = require_shape(name, tensors[name], *(sizes[each] for each in shape))
             expected = precision if name == "triangle" else torch.float64
-            if tensor.dtype != expected or not bool(tensor.isfinite().all()):
+            if tensor.dtype != expected or not bool((tensor.abs() <= LARGEST_SUM).all()):
                 raise InvalidInputError(
-                    f"{name} is not {expected}, or not finite; expected finite numbers"
+                    f"{name} is not {expected}, or not finite, or larger than sums can be; "
+                    f"expected numbers of at most {LARGEST_SUM:.0e} in size"
                 )
             if name == "triangle":
                 held.triangle = Triangle.of_packed(tensor, held.mean)

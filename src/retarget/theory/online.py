@@ -26,7 +26,7 @@ from retarget.arrays import (
     require_float,
 )
 from retarget.errors import InvalidInputError
-from retarget.learners import SGD
+from retarget.learners import SGD, require_learner
 from retarget.theory.cholesky import factorize
 from retarget.theory.dual import DualLearner
 from retarget.theory.epochs import online_pass
@@ -219,6 +219,7 @@ def online_learning_curve(
     problem = as_problem(K, Y)
     query = _as_query(problem, K_query)
     gram, n = problem.K, len(problem.K)
+    require_learner(learner)
     learner.rates(n)
     dual = DualLearner(learner, capacity=n)
     watch = GrowthWatch(learner, lambda batch: gram[batch, batch])

@@ -27,6 +27,7 @@ def test_frames_columns_and_arrays():
     assert as_table(["a", "b"])["c0"].to_list() == ["a", "b"]
     texts = np.array(["a", "b"], dtype=np.dtypes.StringDType())
     assert as_table(texts)["c0"].to_list() == ["a", "b"]
+    assert as_table(torch.eye(2).bfloat16())["c0"].to_list() == [1, 0]
     assert as_table(np.array(["a", None], dtype=object))["c0"].to_list() == ["a", None]
 
 
@@ -36,6 +37,9 @@ def test_what_is_not_a_table():
         (uneven, InvalidInputError, "the columns do not form a table .*same len"),
         (np.ones((2, 2, 2)), InvalidInputError, r"shape \(2, 2, 2\); expected \(rows,\) or"),
         (np.ones((2, 2), complex), InvalidTypeError, "dtype complex128; expected numbers, dates"),
+        ([[1.0, 2.0], [3.0]], InvalidTypeError, "is a list that is not an array .*equal length"),
+        (torch.eye(2).to_sparse(), InvalidTypeError, "the table is a tensor of layout sparse_coo"),
+        (torch.empty(2, 2, device="meta"), InvalidTypeError, "the table is on the meta device"),
         (3, InvalidTypeError, "the table is a int; expected a Polars, pandas"),
     ):
         with pytest.raises(kind, match=message):

@@ -273,9 +273,16 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({"y": [None, NAN, *range(58)]}, {}, "missing in 2 of 60 .*'y' in 2; .*row 1.; .*impute="),
         ({"y": [None] * ROWS}, {"impute": "mean"}, "missing in every row .'y' in 60.; no row"),
         ({"y": [4.0] * ROWS}, {}, "all values of the target 'y' are equal .4. in the 60 rows"),
+        ({"y": [4.0] * ROWS}, LATE, "to learn: name a column whose values differ .Y=."),
+        ({"y": ["a"] * ROWS}, LATE, "to learn: name a column whose values differ .Y=."),
         ({"y": ["a"] * 40 + ["b"] * 20}, LATE, "equal .'a'. in the 40 rows .*hold out fewer"),
         ({"y": [INF] + [1.0] * 59}, {}, "the target 'y' is infinite in 1 rows; remove"),
-        ({"y": [1e308, -1e308] * 30}, {}, "the target 'y' is too large to compute with"),
+        ({"y": [1e308, -1e308] * 30}, {}, "the target 'y' is too large to compute with; rescale"),
+        (
+            {"y": [k * 1e300 for k in range(60)]},
+            {"kind": "classification"},
+            "holds 60 different classes in 60 rows",
+        ),
         ({"y": TEXTS}, {}, "holds 60 different classes in 60 rows .'t0', 't1'"),
         ({"y": TEXTS}, {"kind": "regression"}, "holds text such as 't0'; expected"),
         ({"y": [DAY] * ROWS}, {}, "the target 'y' holds Date; expected numbers, or text"),
@@ -332,7 +339,7 @@ def test_the_same_preparation_for_a_test_table():
     assert unseen.notes[-1].startswith("In 10 rows, 'color' holds a category that was never")
     assert "('pink', 'white'); its features are 0 there" in unseen.notes[-1]
     np.testing.assert_array_equal(unseen.X[50:, 2:5], 0)
-    with pytest.raises(InvalidInputError, match="feature: there is no column 'x'"):
+    with pytest.raises(InvalidInputError, match="test: there is no column 'x'"):
         applied(table.drop("x"))
     with pytest.raises(InvalidInputError, match=r"'x' holds List\(Int64\); expected numbers, as"):
         applied(table.with_columns(x=[1]))

@@ -96,7 +96,7 @@ def held_out(
         return {}
     if rows < 4:
         raise InvalidInputError(
-            f"there are {rows} rows; expected at least 4 to learn from and hold out, or use "
+            f"there are {rows} rows; expected at least 4 to learn from and hold out, or 2 with "
             f"{option('evaluation', 'progressive')}"
         )
     coming = np.empty(0, dtype=np.int64)

@@ -8,10 +8,12 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.lib import format as npy_format
 from torch import Tensor
 
 from retarget.archives import open_zip
+from retarget.arrays import as_tensor
 from retarget.diagnosis.dialect import option
 from retarget.diagnosis.tables.roles import (
     Choose,
@@ -183,9 +185,17 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _from_arrow(data, prefix)
     if isinstance(data, Tensor):
-        data = data.detach().cpu().numpy()
+        tensor = as_tensor("the table", data).cpu()
+        data = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     if isinstance(data, np.ndarray | list | tuple):
-        return _from_array(np.asarray(data), prefix)
+        try:
+            array = np.asarray(data)
+        except ValueError as error:
+            raise InvalidTypeError(
+                f"the table is a {type(data).__name__} that is not an array ({error}); expected "
+                "rows of equal length"
+            ) from error
+        return _from_array(array, prefix)
     raise InvalidTypeError(
         f"the table is a {type(data).__name__}; expected a Polars, pandas or pyarrow table, a dict "
         "of columns, or an array"

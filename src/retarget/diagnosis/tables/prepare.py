@@ -40,6 +40,7 @@ ROUNDING = 1e-14  # a spread below this, relative to the largest value, is round
 MOST_GUESSED_CLASSES = 20  # different whole numbers that are taken as classes
 ROWS_A_GUESSED_CLASS = 10
 MOST_CLASSES = 1000
+LARGEST_INTEGER = 1e38  # in 128 bits
 # Why columns are dropped
 CONSTANT = "constant columns"
 EMPTY = "columns that are empty in the rows learned from"
@@ -232,19 +233,23 @@ def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumn
         means, scales = values.mean(axis=0), values.std(axis=0)
     for name, column, mean, scale in zip(columns, values.T, means, scales, strict=True):
         if not np.isfinite([mean, scale]).all():
-            raise InvalidInputError(f"the target {shown(name)} is too large to compute with")
+            raise InvalidInputError(
+                f"the target {shown(name)} is too large to compute with; rescale it"
+            )
         if scale <= ROUNDING * np.abs(column).max():
-            raise _all_equal(name, f"{column[0]:g}", train_rows)
+            raise _all_equal(rows.table[name], f"{column[0]:g}", train_rows)
     if not rows.roles.standardize:
         means, scales = np.zeros(len(columns)), np.ones(len(columns))
     return TargetColumns(kind, columns, columns, means, scales)
 
 
-def _all_equal(name: str, value: str, train_rows: int) -> InvalidInputError:
+def _all_equal(column: pl.Series, value: str, train_rows: int) -> InvalidInputError:
+    advice = f"hold out fewer rows, give a test set ({option('test')}), or another order"
+    if column.n_unique() == 1:
+        advice = f"name a column whose values differ ({option('target')})"
     return InvalidInputError(
-        f"all values of the target {shown(name)} are equal ({value}) in the {train_rows:,} rows "
-        "that are learned from; there is nothing to learn: hold out fewer rows, give a test set "
-        f"({option('test')}), or another order"
+        f"all values of the target {shown(column.name)} are equal ({value}) in the {train_rows:,} "
+        f"rows that are learned from; there is nothing to learn: {advice}"
     )
 
 
@@ -277,7 +282,8 @@ def _finite(column: pl.Series) -> np.ndarray:
 
 def class_text(column: pl.Series) -> pl.Series:
     """Returns the classes as text; whole numbers stored as floats lose their decimal point."""
-    if column.dtype.is_float() and (column == column.round()).all() and column.is_finite().all():
+    whole = column.dtype.is_float() and (column == column.round()).all()
+    if whole and (column.abs() < LARGEST_INTEGER).all():
         column = column.cast(pl.Int128)
     return column.cast(pl.String)
 
@@ -299,7 +305,7 @@ def _classes(column: pl.Series, train_rows: int) -> tuple[str, ...]:
         )
     learned = text[:train_rows].unique()
     if len(learned) == 1:
-        raise _all_equal(column.name, shown(learned[0]), train_rows)
+        raise _all_equal(column, shown(learned[0]), train_rows)
     return tuple(classes)
 
 
@@ -316,7 +322,7 @@ class Preparation:
         """Returns the stream of some rows: those learned from, later ones, or a test set."""
         table = rows.table
         for feature in self.features:
-            require_column(table.columns, feature.name, "feature")
+            require_column(table.columns, feature.name, "test")
         names = tuple(name for feature in self.features for name in feature.feature_names)
         require_table_size("the matrix of features", len(table), 8 * len(names))
         X = np.empty((len(table), len(names)))

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -20,6 +21,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError, ResultOverflowE
 from retarget.kernels.empirical.parameters import (
     ParameterChoice,
     Preconditioner,
+    as_choice,
     preconditioner_of,
     trained_parameters,
 )
@@ -45,6 +47,7 @@ from retarget.samples import (
     Samples,
     as_samples,
     count,
+    failure_explained,
     leaves,
     library_of,
     require_finite_weights,
@@ -53,7 +56,7 @@ from retarget.samples import (
     with_type_of,
 )
 from retarget.settings import full_precision
-from retarget.text import amount_of_memory
+from retarget.text import amount_of_memory, as_seed
 
 # Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
 # no more, to stay in the caches. On two cores 2^26 to 2^28 are equally fast, 2^24 is slower.
@@ -295,6 +298,7 @@ class EmpiricalNTK(Kernel):
         require_network(module)
         number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
         several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
+        counted = isinstance(sketch, Integral) and not isinstance(sketch, bool) and sketch >= 1
         for name, value, valid, expected in (
             (
                 "outputs",
@@ -310,7 +314,7 @@ class EmpiricalNTK(Kernel):
                 "torch.float32, torch.float64 or None",
             ),
             ("precision", precision, precision in ("full", "split"), "'full' or 'split'"),
-            ("sketch", sketch, sketch is None or sketch >= 1, "a positive number, or None"),
+            ("sketch", sketch, sketch is None or counted, "a positive whole number, or None"),
         ):
             if not valid:
                 raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
@@ -321,13 +325,14 @@ class EmpiricalNTK(Kernel):
             )
         self.module, self.outputs, self.mode, self.accumulate = module, outputs, mode, accumulate
         if not isinstance(params, str | None) and not callable(params):
-            params = tuple(params)
+            params = as_choice(params)
         self.params = params
         self.max_memory: int | Literal["auto"] = (
             "auto" if max_memory == "auto" else amount_of_memory("max_memory", max_memory)
         )
         self.precision, self.progress = precision, progress
-        self.sketch, self.seed, self.preconditioner = sketch, seed, preconditioner
+        self.sketch, self.seed = sketch, as_seed("seed", seed)
+        self.preconditioner = preconditioner
         self.layout: Layout | None = None  # of what is sketched; samples show it
         chosen = self._parameters()
         if isinstance(preconditioner, Mapping):
@@ -419,9 +424,9 @@ class EmpiricalNTK(Kernel):
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
         reuse = max(1, n * m / (n + m))
-        return self._without_overflow(
-            self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
-        )
+        with failure_explained(B):  # only A has been tried
+            K = self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
+        return self._without_overflow(K)
 
     def _diag(self, A: Samples) -> Tensor:
         if not count(A):

@@ -7,7 +7,7 @@ moments do, and then each output has a kernel of its own: their mean is exact on
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -44,7 +44,7 @@ def trained_parameters(
         chosen = {name for name in trained if wanted(name)}
     else:
         chosen = set()
-        for each in [wanted] if isinstance(wanted, str) else wanted:
+        for each in as_choice(wanted):
             found = {each} & trained.keys() or {name for name in trained if _within(name, each)}
             if not found:
                 layers = {name.rpartition(".")[0] for name in trained} - {""}
@@ -59,6 +59,17 @@ def trained_parameters(
             "params selects no parameters; expected names of parameters, or None for all of them"
         )
     return _real({name: value for name, value in trained.items() if name in chosen})
+
+
+def as_choice(wanted: Any) -> tuple[str, ...]:
+    """The names and patterns as a tuple; raises if they are none."""
+    names = (wanted,) if isinstance(wanted, str) else wanted
+    if not isinstance(names, Iterable) or not all(isinstance(each, str) for each in names):
+        raise InvalidTypeError(
+            f"params is a {type(wanted).__name__}; expected the name of a parameter or a layer, a "
+            "pattern such as '*.bias', a list of these, or a function of a name"
+        )
+    return tuple(names)
 
 
 def _real(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:

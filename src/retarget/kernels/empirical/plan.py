@@ -151,7 +151,7 @@ def make_plan(
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules may call view
-    _require_settled_layers(network.module)
+    require_settled_layers(network.module)
     trial = _trial(network, few)
     chosen, full = _chosen(outputs, trial.outputs.shape[1]), outputs == "full"
     used = _used(network, trial, chosen)
@@ -220,15 +220,17 @@ def sketched(plan: EmpiricalPlan, size: int, seed: int) -> EmpiricalPlan:
     )
 
 
-def _require_settled_layers(module: nn.Module) -> None:
+def require_settled_layers(module: nn.Module) -> None:
     """Rejects layers that mix samples or are random in their current mode."""
     for name, layer in module.named_modules():
         label = f"layer {name!r} ({type(layer).__name__})"
         by_batch = layer.training or getattr(layer, "running_mean", None) is None
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and by_batch:
+            advice = "call module.eval() first"
+            if not layer.training:
+                advice = "expected running statistics: make it with track_running_stats=True"
             raise InvalidInputError(
-                f"{label} normalizes by the batch, so that samples depend on each other; call "
-                "module.eval() first"
+                f"{label} normalizes by the batch, so that samples depend on each other; {advice}"
             )
         random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
         if layer.training and (random or isinstance(layer, nn.RReLU)):
@@ -242,7 +244,8 @@ def _trial(network: Network, few: Samples) -> Recording:
     """
     try:
         trial = network.record(few, widen=True)
-    except (InvalidInputError, RuntimeError, TypeError, ValueError):  # perhaps due to widening
+    # perhaps due to widening
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
         with failure_explained(few):
             trial = network.record(few, widen=False)
     require_finite_outputs(trial.outputs, network.parameters | network.others | network.buffers)
