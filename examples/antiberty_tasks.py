@@ -5,7 +5,7 @@ heavy chains, of kappa chains, and of T-cell receptors' alpha chains. These are 
 a time, one pass each. Its head or its last block is trained on true and on corrected targets. It
 needs
 
-    pip install "retarget[huggingface]"
+    pip install ".[huggingface]"
     pip install --no-deps antiberty==0.1.3 anarci
 
 $ python examples/antiberty_tasks.py --part head --recipe sgd
