@@ -1,6 +1,6 @@
 """What the order of a stream costs river's classifiers, and what it costs ridge regression.
 
-    pip install "retarget[river]"
+    pip install ".[river]"
     OMP_NUM_THREADS=1 python benchmarks/river_orders.py
 
 River's ImageSegments, 2,310 pictures of seven classes: a random fifth is held out, the others are

@@ -1,11 +1,10 @@
-"""A real pretrained network learns three tasks of antibody and receptor genes, one by one.
+"""A pretrained protein model learns three tasks of antibody and receptor genes, one by one.
 
 AntiBERTy (a BERT of 8 layers, trained on antibodies) learns to tell human from mouse genes: of
 heavy chains, of kappa chains, and of T-cell receptors' alpha chains. These are six classes, two at
-a time, one pass each. Its head or its last block is trained on true and on corrected targets. It
-needs
+a time, one pass each. Its head or its last block is trained on true and on corrected targets.
 
-    pip install "retarget[huggingface]"
+    pip install ".[huggingface]"
     pip install --no-deps antiberty==0.1.3 anarci
 
 $ python examples/antiberty_tasks.py --part head --recipe sgd
@@ -39,7 +38,7 @@ LENGTH, BATCH, PASSES = 104, 4, 10
 
 
 def folder(package: str) -> Path:
-    """Where a package is, which is not imported: these two ask for old versions of others."""
+    """The folder of a package, without importing it: these two need old versions of others."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         sys.exit(f"{package} is missing: pip install --no-deps antiberty==0.1.3 anarci")
@@ -47,7 +46,7 @@ def folder(package: str) -> Path:
 
 
 def genes(names: tuple[str, ...]) -> list[list[tuple[str, str]]]:
-    """(gene, sequence) of each class, alleles that are the same sequence once."""
+    """(gene, sequence) of each class; alleles with the same sequence count once."""
     spec = importlib.util.spec_from_file_location("germlines", folder("anarci") / "germlines.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -82,7 +81,7 @@ def pretrained() -> tuple[nn.Module, dict[str, int]]:
 
 
 def made() -> tuple[nn.Module, dict[str, int], list[list[tuple[str, str]]]]:
-    """A small random network and random genes, each class with letters of its own."""
+    """A small random network, and random genes; each class has its own letters."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
@@ -100,7 +99,7 @@ def made() -> tuple[nn.Module, dict[str, int], list[list[tuple[str, str]]]]:
 
 @torch.no_grad()
 def encoded(bert: nn.Module, vocabulary: dict[str, int], sequences: list[str], device: str) -> dict:
-    """What the frozen part makes of the sequences, once: before the last block, and pooled."""
+    """The outputs of the frozen layers for the sequences: before the last block, and pooled."""
     ids = torch.zeros(len(sequences), LENGTH, dtype=torch.long)
     for row, sequence in enumerate(sequences):
         tokens = ["[CLS]", *sequence, "[SEP]"]
@@ -117,7 +116,7 @@ def encoded(bert: nn.Module, vocabulary: dict[str, int], sequences: list[str], d
 
 
 class Head(nn.Module):
-    """A linear layer on what the whole encoder gives."""
+    """A linear layer on the encoder's output."""
 
     keys = ("pooled",)
 
@@ -135,9 +134,9 @@ class Head(nn.Module):
 class Block(Head):
     """The last block, the pooler and a linear layer.
 
-    The pooler reads the first token alone, so that only its row of the block is computed: the same
-    function as BertLayer's, for a sixth of the work. Keys and values are frozen: 2.9 of 3.4 million
-    parameters are trained.
+    The pooler reads only the first token, so only its row of the block is computed: the same
+    function as BertLayer's, with a sixth of the work. Keys and values are frozen: 2.9 of 3.4
+    million parameters are trained.
     """
 
     keys = ("hidden", "mask")
@@ -161,9 +160,9 @@ class Block(Head):
 
 
 def stream(classes: list, seed: int) -> tuple[list[list[int]], list[int], Tensor]:
-    """Rows of each task and of the test, and the labels of all rows, by the order of the classes.
+    """Rows of each task, rows of the test set, and the labels of all rows, in order of the tasks.
 
-    A quarter of the genes is for the test, with all their alleles.
+    A quarter of the genes, with all their alleles, is the test set.
     """
     random = np.random.default_rng(seed)
     starts = np.cumsum([0, *map(len, classes)])
@@ -185,7 +184,7 @@ def stream(classes: list, seed: int) -> tuple[list[list[int]], list[int], Tensor
 
 
 class Problem:
-    """One seed: its stream, its network at the start, and every way to learn it."""
+    """One seed: its stream, its initial network, and every method to learn it."""
 
     def __init__(self, data, classes, bert, options, seed: int) -> None:
         self.options, self.seed, self.bert = options, seed, bert
@@ -197,23 +196,23 @@ class Problem:
         self.loss = options.loss
 
     def network(self) -> nn.Module:
-        """The same at every call."""
+        """The initial network, the same at every call."""
         torch.manual_seed(self.seed)
         return self.kind(self.bert, self.options.std).to(self.Y.device)
 
     def samples(self, rows: list[int]) -> dict[str, Tensor]:
-        """What the network takes."""
+        """The network's inputs for some rows."""
         return {key: value[rows] for key, value in self.data.items()}
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Of the recipe."""
+        """The optimizer of the recipe."""
         trained = [value for value in network.parameters() if value.requires_grad]
         if self.options.recipe == "sgd":
             return torch.optim.SGD(trained, lr=self.options.lr)
         return torch.optim.AdamW(trained, lr=self.options.lr, weight_decay=0.0)
 
     def step(self, network, optimizer, samples, targets) -> None:
-        """One mini-batch."""
+        """Trains on one mini-batch."""
         optimizer.zero_grad()
         logits = network(**samples)
         if self.loss == "squared":
@@ -229,21 +228,21 @@ class Problem:
 
     @torch.no_grad()
     def accuracy(self, network: nn.Module) -> float:
-        """Of a network."""
+        """The accuracy of a network."""
         return self.score(network(**self.samples(self.test)))
 
     def true_targets(self) -> float:
-        """One pass over each task."""
+        """One pass over each task, on true targets."""
         return self.passes(self.tasks)
 
     def joint(self) -> float:
-        """All tasks at once, several passes, shuffled: what no stream allows."""
+        """Several shuffled passes over all tasks at once, which no stream allows."""
         every = [row for task in self.tasks for row in task]
         random = np.random.default_rng(self.seed)
         return self.passes([random.permutation(every).tolist() for _ in range(PASSES)])
 
     def passes(self, tasks: list[list[int]]) -> float:
-        """Trains on true targets."""
+        """Trains on true targets; returns the accuracy."""
         network = self.network()
         optimizer = self.optimizer(network)
         for task in tasks:
@@ -335,7 +334,7 @@ class Problem:
 
 
 def main() -> None:
-    """Trains and prints."""
+    """Trains with every method and prints the accuracies."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=["head", "block"], default="head")
     parser.add_argument("--recipe", choices=["sgd", "adamw"], default="sgd")
@@ -347,7 +346,7 @@ def main() -> None:
     parser.add_argument("--gamma", type=float, help="1e3 for sgd, 1e4 for adamw")
     parser.add_argument("--ridge", type=float, help="0 for sgd, 1e4 for adamw")
     parser.add_argument("--block", type=int, default=20, help="samples corrected together")
-    parser.add_argument("--std", type=float, default=0.0, help="of the classifier at the start")
+    parser.add_argument("--std", type=float, default=0.0, help="of the initial classifier")
     parser.add_argument("--only", nargs="+", help="some of the methods")
     parser.add_argument("--cache", type=Path, help="file for the outputs of the frozen layers")
     parser.add_argument("--picture", type=Path, help="file for a picture of the accuracies")
@@ -394,7 +393,7 @@ def main() -> None:
 
 
 def draw(scores: dict[str, list[float]], path: Path) -> None:
-    """A dot for each seed, and a line at the mean."""
+    """Draws a dot for each seed, and a line at the mean."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 0.45 * len(scores) + 1), layout="constrained")

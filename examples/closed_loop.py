@@ -1,4 +1,4 @@
-"""Ten digits, two at a time, each image once: a network follows a tangent learner."""
+"""A network follows a tangent learner over ten digits, two at a time, each image seen once."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,7 +13,7 @@ LR, BATCH, BLOCK = 0.02, 4, 20
 
 
 def train(**options: int) -> tuple[float, float]:
-    """Accuracy on all ten digits of the network and of the tangent learner that it follows."""
+    """The accuracies, on all ten digits, of the network and of the tangent learner it follows."""
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Linear(64, 500, bias=False), nn.ReLU(), nn.Linear(500, 10, bias=False)
@@ -39,4 +39,4 @@ def train(**options: int) -> tuple[float, float]:
 
 for replay in (0, 300):
     network, tangents = train(replay=replay)
-    print(f"replay={replay}: network {network:.2f}, tangent learner {tangents:.2f}")
+    print(f"accuracy with replay={replay}: network {network:.2f}, tangent learner {tangents:.2f}")

@@ -1,4 +1,4 @@
-"""Draws how the iterative correction makes its targets: C_on and C_off along a stream.
+"""Draws the two terms of the iterative correction, C_on and C_off, along a stream.
 
 python examples/correction_terms.py docs/images/correction-terms.png
 """

@@ -1,6 +1,6 @@
-"""Running errors on streams that drift, by the batch learner that the correction follows.
+"""Compares corrections that follow different batch learners, on streams that drift.
 
-python examples/drift.py             a curve that turns
+python examples/drift.py             a sine curve that shifts
 python examples/drift.py trump       river's TrumpApproval (needs the package river)
 """
 
@@ -13,15 +13,15 @@ import retarget as rt
 AIMS = ["all", "window:60", "discount:0.97"]
 
 
-def turning_curve(n=600):
-    """A sine that turns by half a period while it is sampled at random."""
+def shifting_curve(n=600):
+    """A sine curve that shifts by half a period while it is sampled at random."""
     rng = np.random.default_rng(3)
     x, angle = rng.uniform(-1, 1, size=(n, 1)), np.linspace(0, np.pi, n)
     return x, np.sin(4 * x[:, 0] + angle) + 0.1 * rng.normal(size=n), rt.RBF(0.5)
 
 
 def trump_approval():
-    """Six polls a day, standardized, and the approval rating minus its first value."""
+    """The date and five polls a day, standardized; the approval rating minus its first value."""
     from river import datasets
 
     rows = list(datasets.TrumpApproval())
@@ -41,8 +41,8 @@ def running_error(X, Y, kernel, learner, aim=None):
     return np.abs(Y - predictions).mean()
 
 
-X, Y, kernel = trump_approval() if sys.argv[1:] == ["trump"] else turning_curve()
+X, Y, kernel = trump_approval() if sys.argv[1:] == ["trump"] else shifting_curve()
 for lr in (0.05, 0.2, 1.0):
     print(f"not corrected, lr = {lr}: {running_error(X, Y, kernel, rt.SGD(lr)):.3f}")
 for aim in AIMS:
-    print(f"towards {aim}, any lr: {running_error(X, Y, kernel, rt.SGD(0.2), aim):.3f}")
+    print(f"corrected, aim {aim}, any lr: {running_error(X, Y, kernel, rt.SGD(0.2), aim):.3f}")

@@ -27,7 +27,7 @@ for share in (0.9, 0.99, 0.999):
     for precision in ("float64", "float32"):
         learner = rt.StreamingRidge(rt.Linear(), gamma=GAMMA, precision=precision)
         learner.learn(X, Y).forget(X[gone], Y[gone])
-        with warnings.catch_warnings():  # it says by itself how many digits are left
+        with warnings.catch_warnings():  # which says how many digits are left
             warnings.simplefilter("ignore", rt.errors.PrecisionWarning)
             errors.append(np.linalg.norm(learner.predict(queries) - never) / np.linalg.norm(never))
     print(f"{share:9.1%} {kept:6,}   {errors[0]:7.0e}   {errors[1]:7.0e}")

@@ -27,7 +27,7 @@ K, Y = rt.RBF(width=2.0)(X), np.eye(10)[y]
 A = rt.online_coefficients(K, Y, LEARNER)
 pull = np.triu(K, 1) * A[:, y].T  # row i, column j > i: what learning j did to the target of i
 found = pull[victims].argmin(1)
-print(f"found for {(found == culprits).sum()} of {len(victims)} planted samples")
+print(f"found the planted copy of {(found == culprits).sum()} of {len(victims)} samples")
 
 with figure_style():
     figure = plt.figure(figsize=(10, 4.4))

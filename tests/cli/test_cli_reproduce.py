@@ -41,9 +41,9 @@ def test_a_figure_from_the_command(command, tmp_path):
     arguments = ("reproduce", "fig1", "fig1", "--seed", 7, "--out", tmp_path, "-j", 0)
     code, shown = command(*arguments)
     assert code == 0
-    assert shown.count("Runs computed: 1, found finished: 0") == 1
+    assert shown.count("Runs computed: 1, already done: 0") == 1
     assert (tmp_path / "fig1" / "fig1.png").is_file()
-    assert "Runs computed: 0, found finished: 1" in command(*arguments)[1]
+    assert "Runs computed: 0, already done: 1" in command(*arguments)[1]
 
 
 def test_all_means_every_figure(command, monkeypatch, tmp_path):
@@ -65,7 +65,7 @@ def test_failed_runs_are_listed_and_the_exit_code_says_so(command, monkeypatch, 
     arguments = mine('behavior = "raises"', "[grid]", "lr = [0.1, 0.2, 0.3]")
     code, shown = command(*arguments, "-j", 0)
     assert code == 1
-    assert "Runs computed: 6, found finished: 0, failed: 3" in shown
+    assert "Runs computed: 6, already done: 0, failed: 3" in shown
     assert "Nothing is drawn, since runs are missing." in shown
     assert "seed 1, lr 0.1: ValueError: no [red]luck[/red] at all and 2 more" in shown
     assert "`retarget runs show KEY` shows the details" in shown
@@ -93,7 +93,7 @@ def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
     word = "drawn" if part == "draw" else "summarized"
     assert f"could not be {word}: ValueError: no [red]luck[/red] at all" in shown
     assert "Traceback" not in shown
-    assert "Runs computed: 0, found finished: 3" in shown
+    assert "Runs computed: 0, already done: 3" in shown
     assert (folder / "mine.parquet").read_bytes() == table
     record, drawn = json.loads((folder / "run.json").read_text()), part != "draw"
     assert record["runs"]["found finished"] == 3
@@ -128,7 +128,7 @@ def test_a_dry_run_computes_nothing_and_a_fresh_one_everything(
     assert calls(tmp_path) == {}
     code, shown = command(*mine(), "-j", 0)
     assert code == 0
-    assert "Runs computed: 3, found finished: 0" in shown
+    assert "Runs computed: 3, already done: 0" in shown
     for done in range(4):  # a log has a line now and then
         assert f"{done} of 3 runs done, 0 failed" in shown
     code, shown = command(*mine("[grid]", "lr = [0.1, 0.2]"), "--dry-run", "-j", 2)
@@ -172,7 +172,7 @@ def fail_with_seed_1(config):
 def test_a_cluster_and_processes(command, tmp_path, mine, where):
     code, shown = command(*mine('behavior = "raises"'), *where)
     assert code == 1
-    assert "Runs computed: 2, found finished: 0, failed: 1" in shown
+    assert "Runs computed: 2, already done: 0, failed: 1" in shown
     assert str(os.getpid()) not in (tmp_path / "calls").read_text().split()
 
 

@@ -229,6 +229,14 @@ class TestTables:
         assert texts(single, single.columns[1])[2] == tables.NOT_DEFINED
         assert tables.first_table(made.many_groups()).columns == ["Learner", "Whole stream"]
 
+    def test_the_last_value_is_a_baseline_only_for_the_next_rows(self):
+        diagnosis = made.regression()
+        whole, following = diagnosis.answers
+        whole = replace(whole, baselines=whole.baselines[:1])  # the mean alone
+        table = tables.first_table(replace(diagnosis, answers=(whole, following)))
+        assert table.rows[-1][1] == (tables.NOT_MEASURED, "only for the next rows", "")
+        assert table.rows[-1][2].text == "15.5"
+
     def test_scores_of_classes_and_of_other_metrics(self):
         diagnosis = made.classification()
         assert texts(tables.first_table(diagnosis), "Whole stream")[:2] == ["95%", "60%"]

@@ -12,7 +12,7 @@ from retarget.diagnosis.report.page import write_report
 from support import made_diagnosis as made
 
 playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed: pip install 'retarget[dev]'"
+    "playwright.sync_api", reason="playwright is not installed: pip install '.[dev]'"
 )
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(

@@ -231,7 +231,7 @@ def _show_outcome(outcome: "Outcome") -> int:
     failed, shown = outcome.failed, outcome.failed[:SHOWN_FAILURES]
     counted = f", failed: {len(failed)}" if failed else ""
     say(
-        f"Runs computed: {outcome.computed}, found finished: {outcome.reused}{counted}, "
+        f"Runs computed: {outcome.computed}, already done: {outcome.reused}{counted}, "
         f"{outcome.seconds:.1f} s."
         + (" Written:" if outcome.files else " Nothing is drawn, since runs are missing.")
     )

@@ -1,6 +1,6 @@
 """The same functions on a Dask cluster, for kernels that are larger than memory.
 
-Needs the extra: `pip install "retarget[dask]"`. Nothing else in retarget imports this package.
+Needs the extra: `pip install ".[dask]"`. Nothing else in retarget imports this package.
 """
 
 from retarget.errors import missing_extra

@@ -19,7 +19,7 @@ from distributed.client import FutureCancelledError
 from distributed.comm.core import CommClosedError
 from tornado.ioloop import IOLoop
 
-from retarget.errors import ClusterError, InvalidInputError
+from retarget.errors import ClusterError, InvalidInputError, install_line
 
 LOCAL = re.compile(r"local:([1-9][0-9]*)")
 RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
@@ -264,7 +264,7 @@ def _require_same_versions(client: Any, address: str) -> None:
         if found != here:
             raise ClusterError(
                 f"the worker {worker} has {found}, but this process has {here}; install the same "
-                'versions there (retarget with the extra: pip install "retarget[dask]")'
+                f"versions there (retarget with the extra: {install_line('dask')})"
             )
 
 

@@ -1,6 +1,6 @@
 r"""Avalanche: corrected targets as a plugin, and learning without forgetting as a strategy.
 
-Needs the extra: `pip install "retarget[avalanche]"`. `TargetCorrectionPlugin` trains any supervised
+Needs the extra: `pip install ".[avalanche]"`. `TargetCorrectionPlugin` trains any supervised
 strategy on corrected targets; `TangentStrategy` learns every experience with an
 `rt.TangentLearner`. `SquaredError` is the loss to use with both, and
 `mse_metrics` are metrics for regression, which Avalanche lacks.

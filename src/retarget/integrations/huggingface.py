@@ -1,6 +1,6 @@
 """Corrected targets in Hugging Face's `Trainer`.
 
-Needs the extra: `pip install "retarget[huggingface]"`.
+Needs the extra: `pip install ".[huggingface]"`.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Lightning: a callback that corrects targets, and a module that learns in bounded memory.
 
-Needs the extra: `pip install "retarget[lightning]"`.
+Needs the extra: `pip install ".[lightning]"`.
 """
 
 import functools

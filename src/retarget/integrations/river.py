@@ -1,6 +1,6 @@
 """Learners for river: ridge regression that is exact at every sample, and corrected targets.
 
-Needs the extra: `pip install "retarget[river]"`.
+Needs the extra: `pip install ".[river]"`.
 """
 
 import copy

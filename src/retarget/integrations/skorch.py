@@ -1,6 +1,6 @@
 """skorch: networks with scikit-learn's interface whose `partial_fit` trains on corrected targets.
 
-Needs the extra: `pip install "retarget[skorch]"`.
+Needs the extra: `pip install ".[skorch]"`.
 """
 
 from collections.abc import Callable

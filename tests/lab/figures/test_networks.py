@@ -406,7 +406,7 @@ def test_a_stand_in_from_the_command(command, monkeypatch, tmp_path, made_data):
     assert "Error: stand-in: core50_standin.zip not found in" in shown
     code, shown = command(*arguments, "--data-dir", made_data)
     assert code == 0
-    assert "Runs computed: 5, found finished: 0" in shown
+    assert "Runs computed: 5, already done: 0" in shown
     assert "fig3b-standin: " in shown
     table = pl.read_parquet(tmp_path / "out" / "fig3b-standin" / "fig3b-standin.parquet")
     assert set(table["data"]) == {STAND_IN}

@@ -36,7 +36,7 @@ from retarget.diagnosis.report.words import (
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 
-NOT_DEFINED = "not defined"
+NOT_DEFINED, NOT_MEASURED = "not defined", "not measured"
 MOST_TARGETS = 40
 COMPARED: tuple[LearnerName, ...] = ("offline", "online")
 COLUMNS: dict[Question, str] = {
@@ -181,7 +181,9 @@ def _style(line: ScoreLine) -> str:
 
 
 def _cell(estimate: Estimate | None, why: str, share: bool = False, mark: str = "") -> Cell:
-    if estimate is None or not math.isfinite(estimate.value):
+    if estimate is None:
+        return Cell(NOT_MEASURED, why, mark)
+    if not math.isfinite(estimate.value):
         return Cell(NOT_DEFINED, why, mark)
     return Cell((percent if share else number)(estimate.value), interval(estimate, share), mark)
 

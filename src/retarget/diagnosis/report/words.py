@@ -236,7 +236,7 @@ def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
             baseline_name(kind, diagnosis),
             "baseline",
             tuple(answer.baseline(kind) for answer in diagnosis.answers),
-            "it does not apply to these rows",
+            "only for the next rows",  # the others have no row just before them
         )
         for kind in kinds
     ]

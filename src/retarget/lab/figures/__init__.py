@@ -1,4 +1,4 @@
-"""The paper's figures, and what several of them share. Needs the extra `retarget[figures]`."""
+"""The paper's figures, and what several of them share. Needs the extra `figures`."""
 
 from retarget.errors import missing_extra
 
