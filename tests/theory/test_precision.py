@@ -306,3 +306,28 @@ def test_forks_that_extend_their_factors_at_the_same_time_do_not_share_rows():
     for factor, added, rows in zip(factors, new, streams, strict=True):
         factor.commit(added)
         torch.testing.assert_close(factor.solve(K[rows][:, rows] + 0.5 * eye), eye)
+
+
+def test_the_end_of_a_stream_is_looked_at_however_small_the_portions():
+    X = np.arange(22.0)[:, None] * 3
+    X[20] = X[19] + 1.5e-3
+    K, Y = rt.RBF(1.0)(X).astype(np.float32), (-1.0) ** np.arange(22, dtype=np.float32)
+    kernel = rt.kernels.PrecomputedKernel(K)
+    corrector = rt.TargetCorrector(kernel, rt.SGD(0.5), gamma=1e-9, block_size=2)
+    for row in np.split(np.arange(21), 21):
+        corrector.correct(row, Y[row])
+    with pytest.warns(PrecisionWarning, match="gamma I \\+ K has a condition number"):
+        corrector.correct(np.array([21]), Y[21:])
+
+
+def test_without_a_ridge_the_condition_of_the_stream_costs_no_digits():
+    """The offline learner fits every target then, and warnings are errors here."""
+    rng = np.random.default_rng(0)
+    F, Y, learner = rng.normal(size=(6, 6)), rng.normal(size=6), rt.SGD(0.02)
+    F[5] = F[0] + 1e-7 * F[5]
+    K = F @ F.T
+    K = (K + K.T) / 2
+    Z = rt.iterative_targets(K, Y, learner, gamma=0.0, block_size=1)
+    for n in range(1, 7):  # after each sample, the learner meets its target
+        met = K[n - 1, :n] @ rt.online_coefficients(K[:n, :n], Z[:n], learner)
+        assert met == pytest.approx(Y[n - 1], abs=1e-10)

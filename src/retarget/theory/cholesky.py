@@ -406,6 +406,8 @@ class GrowingCholesky:
             least = float(roots.min())
             if not least > 0:
                 raise InvalidInputError(f"roots holds {least:g}; expected numbers above 0")
+        if not 0 <= self._estimated <= n:
+            raise InvalidInputError(f"estimated is {self._estimated}; expected 0 to {n} rows")
 
     @property
     def condition(self) -> float:
@@ -417,15 +419,19 @@ class GrowingCholesky:
     def warn_once(self) -> bool:
         """Warns once if solutions lose their digits; returns whether it has ever warned.
 
-        The condition is looked at again when the factor has grown by half since the last time,
-        because an estimate costs several times as much as appending a row.
+        An estimate of the condition costs several times as much as appending a row. It is made
+        where the probes leave doubts, and again if the factor has grown by half since the last
+        time, or the probes tenfold.
         """
-        grown = 2 * len(self) >= 3 * self._estimated
-        if self.panels and grown and not self._warned:
+        if not self.panels or self._warned:
+            return self._warned
+        probed, last = self._solved[:, -PROBES:], self._estimated
+        bound = probed_condition(probed)
+        if bound < plenty(probed.dtype):
+            return False
+        if 2 * len(self) >= 3 * last or not bound < 10 * probed_condition(probed[:last]):
             self._estimated = len(self)
-            probed = self._solved[:, -PROBES:]
-            if not probed_condition(probed) < plenty(probed.dtype):
-                self._warned = warn_if_meaningless("gamma I + K", self.condition, probed.dtype)
+            self._warned = warn_if_meaningless("gamma I + K", self.condition, probed.dtype)
         return self._warned
 
     def _not_positive_definite(self, schur: Tensor, row: int) -> NotPositiveDefiniteError:

@@ -215,7 +215,7 @@ class KernelRidge(OfflineLearner):
 
     def warn_once(self) -> bool:
         """See `OfflineLearner`."""
-        return self.factor.warn_once()
+        return self.gamma > 0 and self.factor.warn_once()  # without a ridge, the aim is Y itself
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """See `OfflineLearner`."""
