@@ -98,7 +98,7 @@ def test_fresh_means_all_again_and_from_the_beginning(tmp_path):
     experiment, store, seen = made(tmp_path), RunStore(tmp_path), []
     run_experiment(experiment, tmp_path)
     store.checkpoint(next(iter(store))).touch()
-    executor = noting(lambda task: seen.append(store.checkpoint(task.keys[0]).exists()))
+    executor = noting(lambda task: seen.append(store.checkpoint(task.identities[0].key).exists()))
     Schedule(experiment, store, fresh=True).carry_out(executor)
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
     assert seen == [False] * 3  # the checkpoint of an earlier time is gone

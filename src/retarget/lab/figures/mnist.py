@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ import retarget.kernels
 from retarget.errors import DivergedError, InvalidInputError, install_line
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.lab.data.cache import cache_folder, cached_array, data_set_checksums
-from retarget.lab.data.fetch import MNIST, data_folder
+from retarget.lab.data.fetch import MNIST
 from retarget.lab.data.mnist import load_mnist
 from retarget.lab.experiment import Config, Count, Counts, Positive, Positives
 from retarget.lab.figures.over_seeds import (
@@ -72,13 +72,8 @@ class MnistStream:
     def class_by_class(self) -> "MnistStream":
         """Returns the stream with all zeros first, then all ones, and so on."""
         order = np.argsort(self.labels, kind="stable")
-        return MnistStream(
-            self.K[np.ix_(order, order)],
-            self.Y[order],
-            self.K_test[:, order],
-            self.labels[order],
-            self.labels_test,
-        )
+        K, K_test = self.K[np.ix_(order, order)], self.K_test[:, order]
+        return replace(self, K=K, Y=self.Y[order], K_test=K_test, labels=self.labels[order])
 
     def scores(
         self, predictions: np.ndarray, stops: list[int], **labels: str | float
@@ -119,11 +114,6 @@ def paper_net() -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(49, 1, bias=False),
     )
-
-
-def mnist_checksums() -> dict[str, str]:
-    """Returns the checksums of the files that every run reads."""
-    return data_set_checksums(MNIST, data_folder())
 
 
 def mnist_stream(config: MnistConfig) -> MnistStream:
@@ -356,19 +346,17 @@ def run_sweeps(config: MnistSweeps) -> pl.DataFrame:
             predictions = stream.online_predictions(Z, learner, at)
         return stream.scores(predictions, at, panel=panel, setting=float(setting))
 
+    gammas, rates = (
+        np.logspace(first, last, config.sweep_points)
+        for first, last in (config.offline_gamma_powers, config.online_lr_powers)
+    )
     panels: dict[str, Iterable[float]] = {
-        "A": _powers(config.offline_gamma_powers, config.sweep_points),
-        "B": _powers(config.online_lr_powers, config.sweep_points),
+        "A": gammas,
+        "B": rates,
         "C": config.corrected_gammas,
         "D": config.block_sizes,
     }
     return pl.concat(scores(panel, value) for panel, values in panels.items() for value in values)
-
-
-def _powers(ends: list[float], count: int) -> list[float]:
-    """Returns logarithmically spaced values from one power of ten to another."""
-    values: list[float] = np.logspace(ends[0], ends[1], count).tolist()
-    return values
 
 
 def draw_sweeps(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
@@ -442,7 +430,8 @@ def _draw_corrected(axes: Axes, table: pl.DataFrame, label: str, colors: str) ->
     legend_below(axes)
 
 
-_family = partial(family_in_rows, data=mnist_checksums, notice=time_without_numba)
+_checksums = partial(data_set_checksums, MNIST)
+_family = partial(family_in_rows, data=_checksums, notice=time_without_numba)
 FAMILIES = {
     "mnist curves": _family(MnistCurves, run_curves, (12, 6.8), draw_curves, summarize_curves),
     "mnist sweeps": _family(MnistSweeps, run_sweeps, (9.5, 7.6), draw_sweeps, summarize_sweeps),

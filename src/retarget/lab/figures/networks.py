@@ -6,6 +6,7 @@ Each of these works on the table of any network runs, whatever they compare or s
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,8 +19,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from retarget.lab import backward_transfer, forgetting
+from retarget.lab.data.cache import data_set_checksums
+from retarget.lab.data.fetch import CIFAR10
 from retarget.lab.experiment import Family
-from retarget.lab.figures.cifar10 import CifarRun, cifar_checksums
+from retarget.lab.figures.cifar10 import CifarRun
 from retarget.lab.figures.core50 import Core50Run, core50_checksums
 from retarget.lab.figures.over_seeds import (
     draw_band,
@@ -422,7 +425,7 @@ def _kept(table: pl.DataFrame) -> int:
 FAMILIES = {
     f"{data} {view}": Family(config, train_networks, draw, summarize, checksums, trained_together)
     for data, config, checksums in (
-        ("cifar", CifarRun, cifar_checksums),
+        ("cifar", CifarRun, partial(data_set_checksums, CIFAR10)),
         ("core50", Core50Run, core50_checksums),
         ("pretrained", PretrainedRun, pretrained_checksums),
     )
