@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
@@ -420,7 +420,7 @@ def _draw_sweep(axes: Axes, table: pl.DataFrame, learner: str) -> None:
 
 def _draw_corrected(axes: Axes, table: pl.DataFrame, label: str, colors: str) -> None:
     values = table["setting"].unique(maintain_order=True).to_list()
-    shades = plt.get_cmap(colors)(np.linspace(0.35, 1.0, len(values)))
+    shades = mpl.colormaps[colors](np.linspace(0.35, 1.0, len(values)))
     for value, color in zip(values, shades, strict=True):
         part = table.filter(setting=value)
         draw_band(axes, part, "samples", "accuracy", color, label=label.format(value), lw=1.4)
