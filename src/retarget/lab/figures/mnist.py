@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -86,18 +86,30 @@ class MnistStream:
         columns = {"samples": stops, "accuracy": accuracy, "error": error}
         return pl.DataFrame(columns).with_columns(**{k: pl.lit(v) for k, v in labels.items()})
 
-    def online_predictions(self, Z: np.ndarray, learner: SGD, stops: list[int]) -> np.ndarray:
-        """Returns predictions for the test images along the stream; NaN once it has diverged."""
+    def predictions(
+        self, learner: str, stops: list[int], gamma: float = 0, lr: float = 0, block_size: int = 0
+    ) -> np.ndarray:
+        """Returns what a learner, by its name in `LABELS`, predicts for the test images.
+
+        The result is (stops, m, classes), and NaN once the learner has diverged.
+        """
+        K, Y = self.K, self.Y
+        if learner == "offline":
+            return offline_learning_curve(K, Y, self.K_test, gamma, stops)
+        sgd, Z = SGD(lr=lr), Y
+        if learner == "corrected":
+            Z = corrected_targets(K, Y, sgd, gamma)
+        elif learner == "iterative":
+            Z = iterative_targets(K, Y, sgd, gamma, block_size, first_block="plain")
         try:
-            return online_learning_curve(self.K, Z, self.K_test, learner, stops)
+            return online_learning_curve(K, Z, self.K_test, sgd, stops)
         except DivergedError as error:
-            shape = (len(stops), len(self.labels_test), CLASSES)
-            predictions = np.full(shape, np.nan)
-            before = [stop for stop in stops if stop <= error.step * learner.batch_size]
+            predictions = np.full((len(stops), len(self.labels_test), CLASSES), np.nan)
+            before = [stop for stop in stops if stop <= error.step]
             if before:
                 n = before[-1]
                 predictions[: len(before)] = online_learning_curve(
-                    self.K[:n, :n], Z[:n], self.K_test[:, :n], learner, before
+                    K[:n, :n], Z[:n], self.K_test[:, :n], sgd, before
                 )
             return predictions
 
@@ -251,24 +263,12 @@ def summarize_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 def _curves(stream: MnistStream, config: MnistCurves, order: str) -> Iterator[pl.DataFrame]:
     """Yields the scores of every learner, with its ridge and rate for this order."""
-
-    def chosen(learner: str, parameter: str) -> float:
-        prefix = "" if order == "shuffled" else f"class_{learner}_"
-        value: float = getattr(config, f"{prefix}{parameter}")
-        return value
-
-    K, Y, stops = stream.K, stream.Y, config.stops
-    offline = offline_learning_curve(K, Y, stream.K_test, chosen("offline", "gamma"), stops)
-    yield stream.scores(offline, stops, order=order, learner="offline")
-    for name in ("online", "corrected", "iterative"):
-        learner, Z = SGD(lr=chosen(name, "lr")), Y
-        if name == "corrected":
-            Z = corrected_targets(K, Y, learner, chosen(name, "gamma"))
-        elif name == "iterative":
-            gamma, block = chosen(name, "gamma"), config.block_size
-            Z = iterative_targets(K, Y, learner, gamma, block, first_block="plain")
-        predictions = stream.online_predictions(Z, learner, stops)
-        yield stream.scores(predictions, stops, order=order, learner=name)
+    known, stops = config.model_dump(), config.stops
+    for learner in LABELS:
+        own = "" if order == "shuffled" else f"class_{learner}_"
+        chosen = {name: known[own + name] for name in ("gamma", "lr") if own + name in known}
+        found = stream.predictions(learner, stops, block_size=config.block_size, **chosen)
+        yield stream.scores(found, stops, order=order, learner=learner)
 
 
 def _shown_targets(stream: MnistStream, config: MnistCurves) -> pl.DataFrame:
@@ -328,35 +328,24 @@ class MnistSweeps(MnistConfig):
 
 def run_sweeps(config: MnistSweeps) -> pl.DataFrame:
     """Computes scores at the end (A, B) and along the stream (C, D), by panel and setting."""
-    stream, stops, learner = mnist_stream(config), config.stops, SGD(lr=config.lr)
-    K, Y, end = stream.K, stream.Y, stops[-1:]
-
-    def scores(panel: str, setting: float) -> pl.DataFrame:
-        at = end if panel in "AB" else stops
-        if panel == "A":
-            predictions = offline_learning_curve(K, Y, stream.K_test, setting, at)
-        elif panel == "B":
-            predictions = stream.online_predictions(Y, SGD(lr=setting), at)
-        elif panel == "C":
-            Z = corrected_targets(K, Y, learner, setting)
-            predictions = stream.online_predictions(Z, learner, at)
-        else:
-            block, gamma = int(setting), config.gamma
-            Z = iterative_targets(K, Y, learner, gamma, block, first_block="plain")
-            predictions = stream.online_predictions(Z, learner, at)
-        return stream.scores(predictions, at, panel=panel, setting=float(setting))
-
+    stream, stops = mnist_stream(config), config.stops
     gammas, rates = (
         np.logspace(first, last, config.sweep_points)
         for first, last in (config.offline_gamma_powers, config.online_lr_powers)
     )
-    panels: dict[str, Iterable[float]] = {
-        "A": gammas,
-        "B": rates,
-        "C": config.corrected_gammas,
-        "D": config.block_sizes,
+    panels: dict[str, tuple[str, str, Iterable[float], list[int]]] = {
+        "A": ("offline", "gamma", gammas, stops[-1:]),
+        "B": ("online", "lr", rates, stops[-1:]),
+        "C": ("corrected", "gamma", config.corrected_gammas, stops),
+        "D": ("iterative", "block_size", config.block_sizes, stops),
     }
-    return pl.concat(scores(panel, value) for panel, values in panels.items() for value in values)
+    parts = []
+    for panel, (learner, swept, values, at) in panels.items():
+        for value in values:
+            chosen: dict[str, Any] = {"gamma": config.gamma, "lr": config.lr, swept: value}
+            found = stream.predictions(learner, at, **chosen)
+            parts.append(stream.scores(found, at, panel=panel, setting=float(value)))
+    return pl.concat(parts)
 
 
 def draw_sweeps(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
