@@ -248,6 +248,7 @@ def kernel_of(module):
         (rt.EmpiricalNTK, kernel_of),
         (partial(rt.EmpiricalNTK, sketch=3), partial(rt.EmpiricalNTK, sketch=4)),
         (mlp(0), conv_net(0)[0]),
+        (lab.Led(gamma=1.0).options, lab.Led(gamma=2.0).options),
     ],
 )
 def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):

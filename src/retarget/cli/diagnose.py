@@ -9,7 +9,7 @@ import typer
 
 from retarget.cli import console, say
 from retarget.cli.load_stream import diagnosis_options, load_stream
-from retarget.cli.results_folder import command_line, write_all, write_targets
+from retarget.cli.results_folder import command_line, write_all, write_table
 from retarget.cli.sensors import FILE, SAME_AS
 from retarget.cli.stream_options import StreamOptions, method_option, stream_command
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
@@ -203,7 +203,7 @@ def correct(
     about = path.with_suffix(".json")
     with atomic_file(path) as temporary, atomic_file(about) as described:
         purpose = made_for(diagnosis, command_line())
-        write_targets(corrected, temporary, purpose, as_csv=path.suffix.lower() == ".csv")
+        write_table(corrected, temporary, purpose, as_csv=path.suffix.lower() == ".csv")
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
     for name, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."

@@ -53,16 +53,16 @@ def write_all(
         report, described, shift, *targets = (
             together.enter_context(atomic_file(path)) for path in files
         )
-        write_targets(shift_table(diagnosis), shift)
+        write_table(shift_table(diagnosis), shift)
         if corrected is not None:
-            write_targets(corrected, targets[0], made_for(diagnosis, command_line()))
+            write_table(corrected, targets[0], made_for(diagnosis, command_line()))
         diagnosis.to_json(described)
         write_report(diagnosis, report, command=command_line(), compared=compared)
         kept = keep_earlier(folder)  # all are written, and about to take their places
     return files, kept
 
 
-def write_targets(
+def write_table(
     table: "pl.DataFrame", path: Path, purpose: dict[str, Any] | None = None, as_csv: bool = False
 ) -> None:
     """Writes a table; a Parquet file says in its own metadata what its targets are for."""

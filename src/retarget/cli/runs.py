@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from retarget.cli import console, say
+from retarget.cli.results_folder import write_table
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file
 from retarget.text import duration, printable
@@ -132,14 +133,12 @@ def export(
         raise InvalidInputError(f"{file} ends in {file.suffix!r}; expected .parquet or .csv")
     store = _store(out)
     keys = [key for key, record in _chosen(store, experiment) if record is not None]
-    table = store.export(keys)
-    # opened here: Polars takes no path that is not UTF-8
-    with atomic_file(file) as temporary, temporary.open("wb") as opened:
-        if file.suffix == ".csv":
-            nested = pl.selectors.by_dtype(pl.List)
-            table.with_columns(nested.cast(pl.List(pl.String)).list.join(" ")).write_csv(opened)
-        else:
-            table.write_parquet(opened)
+    table, as_csv = store.export(keys), file.suffix == ".csv"
+    if as_csv:
+        nested = pl.selectors.by_dtype(pl.List)
+        table = table.with_columns(nested.cast(pl.List(pl.String)).list.join(" "))
+    with atomic_file(file) as temporary:
+        write_table(table, temporary, as_csv=as_csv)
     say(f"{table.height} rows of {table['run'].n_unique()} runs in {file}")
 
 

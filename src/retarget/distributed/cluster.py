@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -73,17 +73,11 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
             "workers; set it there with 'dask worker --memory-limit'"
         )
     loop = _event_loop()
-    with _quiet_logs():
-        if local is not None:
-            with (
-                _local_cluster(int(local[1]), memory_limit, loop) as cluster,
-                _client(cluster, loop) as client,
-            ):
-                yield client
-        else:
-            with _client(address, loop) as client:
-                _require_same_versions(client, address)
-                yield client
+    workers = _local_cluster(int(local[1]), memory_limit, loop) if local else nullcontext(address)
+    with _quiet_logs(), workers as cluster, _client(cluster, loop) as client:
+        if local is None:
+            _require_same_versions(client, address)
+        yield client
 
 
 @cache

@@ -349,6 +349,8 @@ class TiledLearning:
         self.condition = 1.0
         self._inherited = np.zeros_like(self.shares)
         self._problem, self._learner, self._lesson = problem, learner, lesson
+        # the last one is kept, since mini-batches are requested one after the other
+        self._diagonal_tile = lru_cache(maxsize=1)(lambda j: computed(problem.tile(j, j))[0])
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
         """Returns the chunk's steps, and what they add to the predictions for later chunks."""
@@ -363,7 +365,7 @@ class TiledLearning:
         learned: ChunkSteps = wanted["learned"]
         rows = self._problem.chunks[j]
         errors = as_tensor("errors", learned.errors)
-        require_converging(errors, rows.start, self._learner, self._batch_gram())
+        require_converging(errors, rows.start, self._learner, self._batch_gram)
         self.targets[rows], self._errors[rows] = learned.targets, learned.errors
         self.condition = max(self.condition, learned.condition)
         if len(self.shares) == 2:
@@ -379,19 +381,11 @@ class TiledLearning:
         error, target = (float(np.abs(values).max()) for values in (self._errors, self.targets))
         if error > FAR_BEYOND * target:
             what = blown_up(error, target)
-            warn_of_divergence(what, self._learner, self._batch_gram(), len(self.targets))
+            warn_of_divergence(what, self._learner, self._batch_gram, len(self.targets))
 
-    def _batch_gram(self) -> Callable[[slice], Tensor]:
-        """Returns a function for the kernel of a mini-batch, to explain a divergence."""
+    def _batch_gram(self, batch: slice) -> Tensor:
+        """Returns the kernel of a mini-batch, to explain a divergence."""
         chunks = self._problem.chunks
-
-        @lru_cache(maxsize=1)  # mini-batches are requested one after the other
-        def diagonal_tile(j: int) -> Tensor:
-            return as_tensor("K", computed(self._problem.tile(j, j))[0])
-
-        def gram(batch: slice) -> Tensor:
-            j = next(j for j, rows in enumerate(chunks) if batch.start < rows.stop)
-            own = slice(batch.start - chunks[j].start, batch.stop - chunks[j].start)
-            return diagonal_tile(j)[own, own]
-
-        return gram
+        j = next(j for j, rows in enumerate(chunks) if batch.start < rows.stop)
+        own = slice(batch.start - chunks[j].start, batch.stop - chunks[j].start)
+        return as_tensor("K", self._diagonal_tile(j)[own, own])

@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,6 +190,8 @@ def _described(value: Any) -> Any:
         return checksum("", {"": value})
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     if isinstance(value, Mapping | Sequence):
         return dict(value) if isinstance(value, Mapping) else list(value)
     thing = value if hasattr(value, "__qualname__") else type(value)

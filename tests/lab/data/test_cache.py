@@ -216,14 +216,14 @@ def same_error(load, checksum):
         (CIFAR10, load_cifar10, partial(write_made_cifar10, form="binary archive")),
     ],
 )
-def test_data_sets_are_the_files_that_are_read(tmp_path, data_set, load, write):
-    same_error(lambda: load(tmp_path), lambda: data_set_checksums(data_set, tmp_path))
-    write(tmp_path / "data")
-    assert data_set_checksums(data_set, tmp_path / "data") == {
-        f"{data_set.name}/{path.relative_to(tmp_path / 'data').as_posix()}": sha256(
-            path.read_bytes()
-        )
-        for path in (tmp_path / "data").rglob("*")
+def test_data_sets_are_the_files_that_are_read(tmp_path, monkeypatch, data_set, load, write):
+    data = tmp_path / "data"
+    monkeypatch.setenv("RETARGET_DATA", str(data))
+    same_error(load, lambda: data_set_checksums(data_set))
+    write(data)
+    assert data_set_checksums(data_set) == {
+        f"{data_set.name}/{path.relative_to(data).as_posix()}": sha256(path.read_bytes())
+        for path in data.rglob("*")
         if path.is_file()
     }
 

@@ -4,7 +4,6 @@ import io
 
 import polars as pl
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.image import imread
 from rich.console import Console
 
@@ -72,10 +71,8 @@ def table_of(experiment):
 
 def drawn(family, table):
     """The figure, of which no panel is empty, and what the terminal shows."""
-    kind, before = families()[family], plt.get_fignums()
+    kind = families()[family]
     figure = kind.draw(table)
-    for number in set(plt.get_fignums()).difference(before):
-        plt.close(number)
     for axes in figure.axes:
         lines = [line for line in axes.lines if len(line.get_xdata())]
         assert lines or axes.images or axes.collections, axes.get_title()

@@ -95,7 +95,7 @@ def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
 def test_a_curve_that_diverges_is_kept_up_to_there():
     stream = mnist.mnist_stream(small("fig5").runs()[0])
     learner = rt.SGD(lr=1e9)
-    f = stream.online_predictions(stream.Y, learner, [4, 16, 80])
+    f = stream.predictions("online", [4, 16, 80], lr=1e9)
     assert np.isfinite(f[:2]).all()
     assert np.isnan(f[2]).all()
     expected = rt.online_learning_curve(

@@ -26,6 +26,7 @@ from retarget.lab.reader import (
     parse_changes,
 )
 from retarget.lab.runs.run import run_experiment
+from retarget.networks.corrector import CorrectionOptions
 from support.core50_backbone import made
 
 REAL_DATA = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
@@ -153,13 +154,12 @@ def test_a_method_by_its_name():
 def test_options_reach_the_methods():
     changes = {"gamma": 7.0, "refresh": "epoch", "parts": "online", "assumed_reduction": "sum"}
     corrected, der = methods_of([cifar(method="der, corrected", **changes)])
-    assert (corrected.gamma, corrected.block_size, corrected.assumed_reduction) == (7.0, 8, "sum")
+    assert corrected.options == CorrectionOptions(
+        7.0, 8, refresh="epoch", parts="online", first_block="plain"
+    )
+    assert corrected.assumed_reduction == "sum"
     kernel = corrected.kernel
     assert (kernel.func, kernel.keywords["precision"]) == (rt.EmpiricalNTK, "split")
-    assert corrected.options == {
-        "refresh": "epoch", "kind": "iterative", "ridge": 0.0, "parts": "online",
-        "first_block": "plain",
-    }  # fmt: skip
     assert der.capacity == 6
     (ewc,) = methods_of([cifar(method="ewc", strength=s) for s in (1.0, 5.0)])
     assert ewc.strengths == [1.0, 5.0]

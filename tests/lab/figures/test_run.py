@@ -16,7 +16,7 @@ from retarget.lab.figures import digits
 from retarget.lab.reader import parse_changes, parse_experiment
 from retarget.lab.runs.executors import compute_here
 from retarget.lab.runs.run import Schedule, run_experiment
-from retarget.lab.runs.store import RunState, RunStore
+from retarget.lab.runs.store import RunStore
 from support import made_runs
 from support.made_runs import SMALL_DIGITS, calls, made, records
 
@@ -98,7 +98,7 @@ def test_fresh_means_all_again_and_from_the_beginning(tmp_path):
     experiment, store, seen = made(tmp_path), RunStore(tmp_path), []
     run_experiment(experiment, tmp_path)
     store.checkpoint(next(iter(store))).touch()
-    executor = noting(lambda task: seen.append(store.checkpoint(task.keys[0]).exists()))
+    executor = noting(lambda task: seen.append(store.checkpoint(task.identities[0].key).exists()))
     Schedule(experiment, store, fresh=True).carry_out(executor)
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
     assert seen == [False] * 3  # the checkpoint of an earlier time is gone
@@ -149,9 +149,9 @@ def test_a_lock_that_another_thread_has_taken_can_be_given_back(tmp_path):
     thread = threading.Thread(target=lambda: taken.append(store.lock("key")))
     thread.start()
     thread.join()
-    assert store.state("key") == RunState.RUNNING
+    assert store.state("key") == "running"
     taken[0].release()
-    assert store.state("key") == RunState.INTERRUPTED
+    assert store.state("key") == "interrupted"
 
 
 @pytest.mark.parametrize("finishes", [True, False])
@@ -162,7 +162,7 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, finishes):
     schedule = Schedule(experiment, store)
     key = schedule.keys[1]
     lock = store.lock(key)
-    assert store.state(key) == RunState.RUNNING
+    assert store.state(key) == "running"
 
     def watch(progress):
         if len(progress.done) == 2 and lock.is_locked:  # the others are done: now it ends

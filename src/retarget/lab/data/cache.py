@@ -81,8 +81,9 @@ def _read_array(path: Path, name: str) -> np.ndarray | None:
     return array if content_digest([array]) == written else None
 
 
-def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file that a data set's loader reads from a folder, by name."""
+def data_set_checksums(data_set: DataSet) -> dict[str, str]:
+    """Returns the SHA-256 of each file that a data set's loader reads, by name."""
+    folder = fetch.data_folder()
     paths = [path for form in fetch.locate(data_set, folder) for path in form]
     return {
         f"{data_set.name}/{path.relative_to(folder).as_posix()}": file_checksum(path)

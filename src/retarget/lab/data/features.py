@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,7 @@ def image_features(
     """
     pixels = _as_images(images)
     size, batch_size = as_count("size", size), as_count("batch_size", batch_size)
-
-    def compute() -> np.ndarray:
-        with PatientBar("features", len(pixels), progress) as bar:
-            return _compute(backbone, pixels, size, batch_size, device, bar)
-
+    compute = partial(_compute, backbone, pixels, size, batch_size, device, progress)
     if cache:
         code = Path(__file__).read_text(encoding="utf-8")
         content = chain([code, f"size {size}"], identity(backbone), _portions(pixels))
@@ -123,7 +120,7 @@ def _compute(
     size: int,
     batch_size: int,
     device: torch.device | str | None,
-    bar: PatientBar,
+    progress: bool | None,
 ) -> np.ndarray:
     weight = next(backbone.parameters(), torch.empty(0))
     target = weight.device if device is None else torch.device(device)
@@ -131,7 +128,8 @@ def _compute(
     module = backbone if target == weight.device else copy.deepcopy(backbone).to(target)
     extract = module.features if isinstance(module, ResNet18) else module
     parts = []
-    with evaluating(module), torch.no_grad(), full_precision(target):
+    bars = PatientBar("features", len(pixels), progress)
+    with evaluating(module), torch.no_grad(), full_precision(target), bars as bar:
         for start in range(0, len(pixels), batch_size):
             batch = pixels[start : start + batch_size].to(target).contiguous()
             rows = extract(prepared(batch, size).to(weight.dtype))

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
 from retarget.lab import LabeledData, TaskStream, class_incremental, domain_pairs, shuffled
-from retarget.lab.data.cache import data_set_checksums
 from retarget.lab.data.cifar10 import load_cifar10, normalized
 from retarget.lab.data.features import all_prepared
-from retarget.lab.data.fetch import CIFAR10, data_folder
+from retarget.lab.data.fetch import data_folder
 from retarget.lab.experiment import Count
 from retarget.lab.figures.training import NetworkRun, TrainingSetup
 
@@ -64,11 +63,6 @@ def cifar_net(outputs: int, seed: int) -> nn.Sequential:
             nn.Flatten(),
             nn.Linear(64 * 7 * 7, outputs, bias=False),
         )
-
-
-def cifar_checksums() -> dict[str, str]:
-    """Returns the checksums of the files that every run reads."""
-    return data_set_checksums(CIFAR10, data_folder())
 
 
 @lru_cache(maxsize=1)

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ import retarget.kernels
 from retarget.errors import DivergedError, InvalidInputError, install_line
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.lab.data.cache import cache_folder, cached_array, data_set_checksums
-from retarget.lab.data.fetch import MNIST, data_folder
+from retarget.lab.data.fetch import MNIST
 from retarget.lab.data.mnist import load_mnist
 from retarget.lab.experiment import Config, Count, Counts, Positive, Positives
 from retarget.lab.figures.over_seeds import (
@@ -72,13 +72,8 @@ class MnistStream:
     def class_by_class(self) -> "MnistStream":
         """Returns the stream with all zeros first, then all ones, and so on."""
         order = np.argsort(self.labels, kind="stable")
-        return MnistStream(
-            self.K[np.ix_(order, order)],
-            self.Y[order],
-            self.K_test[:, order],
-            self.labels[order],
-            self.labels_test,
-        )
+        K, K_test = self.K[np.ix_(order, order)], self.K_test[:, order]
+        return replace(self, K=K, Y=self.Y[order], K_test=K_test, labels=self.labels[order])
 
     def scores(
         self, predictions: np.ndarray, stops: list[int], **labels: str | float
@@ -91,18 +86,30 @@ class MnistStream:
         columns = {"samples": stops, "accuracy": accuracy, "error": error}
         return pl.DataFrame(columns).with_columns(**{k: pl.lit(v) for k, v in labels.items()})
 
-    def online_predictions(self, Z: np.ndarray, learner: SGD, stops: list[int]) -> np.ndarray:
-        """Returns predictions for the test images along the stream; NaN once it has diverged."""
+    def predictions(
+        self, learner: str, stops: list[int], gamma: float = 0, lr: float = 0, block_size: int = 0
+    ) -> np.ndarray:
+        """Returns what a learner, by its name in `LABELS`, predicts for the test images.
+
+        The result is (stops, m, classes), and NaN once the learner has diverged.
+        """
+        K, Y = self.K, self.Y
+        if learner == "offline":
+            return offline_learning_curve(K, Y, self.K_test, gamma, stops)
+        sgd, Z = SGD(lr=lr), Y
+        if learner == "corrected":
+            Z = corrected_targets(K, Y, sgd, gamma)
+        elif learner == "iterative":
+            Z = iterative_targets(K, Y, sgd, gamma, block_size, first_block="plain")
         try:
-            return online_learning_curve(self.K, Z, self.K_test, learner, stops)
+            return online_learning_curve(K, Z, self.K_test, sgd, stops)
         except DivergedError as error:
-            shape = (len(stops), len(self.labels_test), CLASSES)
-            predictions = np.full(shape, np.nan)
-            before = [stop for stop in stops if stop <= error.step * learner.batch_size]
+            predictions = np.full((len(stops), len(self.labels_test), CLASSES), np.nan)
+            before = [stop for stop in stops if stop <= error.step]
             if before:
                 n = before[-1]
                 predictions[: len(before)] = online_learning_curve(
-                    self.K[:n, :n], Z[:n], self.K_test[:, :n], learner, before
+                    K[:n, :n], Z[:n], self.K_test[:, :n], sgd, before
                 )
             return predictions
 
@@ -119,11 +126,6 @@ def paper_net() -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(49, 1, bias=False),
     )
-
-
-def mnist_checksums() -> dict[str, str]:
-    """Returns the checksums of the files that every run reads."""
-    return data_set_checksums(MNIST, data_folder())
 
 
 def mnist_stream(config: MnistConfig) -> MnistStream:
@@ -261,24 +263,12 @@ def summarize_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 def _curves(stream: MnistStream, config: MnistCurves, order: str) -> Iterator[pl.DataFrame]:
     """Yields the scores of every learner, with its ridge and rate for this order."""
-
-    def chosen(learner: str, parameter: str) -> float:
-        prefix = "" if order == "shuffled" else f"class_{learner}_"
-        value: float = getattr(config, f"{prefix}{parameter}")
-        return value
-
-    K, Y, stops = stream.K, stream.Y, config.stops
-    offline = offline_learning_curve(K, Y, stream.K_test, chosen("offline", "gamma"), stops)
-    yield stream.scores(offline, stops, order=order, learner="offline")
-    for name in ("online", "corrected", "iterative"):
-        learner, Z = SGD(lr=chosen(name, "lr")), Y
-        if name == "corrected":
-            Z = corrected_targets(K, Y, learner, chosen(name, "gamma"))
-        elif name == "iterative":
-            gamma, block = chosen(name, "gamma"), config.block_size
-            Z = iterative_targets(K, Y, learner, gamma, block, first_block="plain")
-        predictions = stream.online_predictions(Z, learner, stops)
-        yield stream.scores(predictions, stops, order=order, learner=name)
+    known, stops = config.model_dump(), config.stops
+    for learner in LABELS:
+        own = "" if order == "shuffled" else f"class_{learner}_"
+        chosen = {name: known[own + name] for name in ("gamma", "lr") if own + name in known}
+        found = stream.predictions(learner, stops, block_size=config.block_size, **chosen)
+        yield stream.scores(found, stops, order=order, learner=learner)
 
 
 def _shown_targets(stream: MnistStream, config: MnistCurves) -> pl.DataFrame:
@@ -338,37 +328,24 @@ class MnistSweeps(MnistConfig):
 
 def run_sweeps(config: MnistSweeps) -> pl.DataFrame:
     """Computes scores at the end (A, B) and along the stream (C, D), by panel and setting."""
-    stream, stops, learner = mnist_stream(config), config.stops, SGD(lr=config.lr)
-    K, Y, end = stream.K, stream.Y, stops[-1:]
-
-    def scores(panel: str, setting: float) -> pl.DataFrame:
-        at = end if panel in "AB" else stops
-        if panel == "A":
-            predictions = offline_learning_curve(K, Y, stream.K_test, setting, at)
-        elif panel == "B":
-            predictions = stream.online_predictions(Y, SGD(lr=setting), at)
-        elif panel == "C":
-            Z = corrected_targets(K, Y, learner, setting)
-            predictions = stream.online_predictions(Z, learner, at)
-        else:
-            block, gamma = int(setting), config.gamma
-            Z = iterative_targets(K, Y, learner, gamma, block, first_block="plain")
-            predictions = stream.online_predictions(Z, learner, at)
-        return stream.scores(predictions, at, panel=panel, setting=float(setting))
-
-    panels: dict[str, Iterable[float]] = {
-        "A": _powers(config.offline_gamma_powers, config.sweep_points),
-        "B": _powers(config.online_lr_powers, config.sweep_points),
-        "C": config.corrected_gammas,
-        "D": config.block_sizes,
+    stream, stops = mnist_stream(config), config.stops
+    gammas, rates = (
+        np.logspace(first, last, config.sweep_points)
+        for first, last in (config.offline_gamma_powers, config.online_lr_powers)
+    )
+    panels: dict[str, tuple[str, str, Iterable[float], list[int]]] = {
+        "A": ("offline", "gamma", gammas, stops[-1:]),
+        "B": ("online", "lr", rates, stops[-1:]),
+        "C": ("corrected", "gamma", config.corrected_gammas, stops),
+        "D": ("iterative", "block_size", config.block_sizes, stops),
     }
-    return pl.concat(scores(panel, value) for panel, values in panels.items() for value in values)
-
-
-def _powers(ends: list[float], count: int) -> list[float]:
-    """Returns logarithmically spaced values from one power of ten to another."""
-    values: list[float] = np.logspace(ends[0], ends[1], count).tolist()
-    return values
+    parts = []
+    for panel, (learner, swept, values, at) in panels.items():
+        for value in values:
+            chosen: dict[str, Any] = {"gamma": config.gamma, "lr": config.lr, swept: value}
+            found = stream.predictions(learner, at, **chosen)
+            parts.append(stream.scores(found, at, panel=panel, setting=float(value)))
+    return pl.concat(parts)
 
 
 def draw_sweeps(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
@@ -432,7 +409,7 @@ def _draw_sweep(axes: Axes, table: pl.DataFrame, learner: str) -> None:
 
 def _draw_corrected(axes: Axes, table: pl.DataFrame, label: str, colors: str) -> None:
     values = table["setting"].unique(maintain_order=True).to_list()
-    shades = plt.get_cmap(colors)(np.linspace(0.35, 1.0, len(values)))
+    shades = mpl.colormaps[colors](np.linspace(0.35, 1.0, len(values)))
     for value, color in zip(values, shades, strict=True):
         part = table.filter(setting=value)
         draw_band(axes, part, "samples", "accuracy", color, label=label.format(value), lw=1.4)
@@ -442,7 +419,8 @@ def _draw_corrected(axes: Axes, table: pl.DataFrame, label: str, colors: str) ->
     legend_below(axes)
 
 
-_family = partial(family_in_rows, data=mnist_checksums, notice=time_without_numba)
+_checksums = partial(data_set_checksums, MNIST)
+_family = partial(family_in_rows, data=_checksums, notice=time_without_numba)
 FAMILIES = {
     "mnist curves": _family(MnistCurves, run_curves, (12, 6.8), draw_curves, summarize_curves),
     "mnist sweeps": _family(MnistSweeps, run_sweeps, (9.5, 7.6), draw_sweeps, summarize_sweeps),

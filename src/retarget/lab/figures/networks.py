@@ -6,8 +6,8 @@ Each of these works on the table of any network runs, whatever they compare or s
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
@@ -18,8 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from retarget.lab import backward_transfer, forgetting
+from retarget.lab.data.cache import data_set_checksums
+from retarget.lab.data.fetch import CIFAR10
 from retarget.lab.experiment import Family
-from retarget.lab.figures.cifar10 import CifarRun, cifar_checksums
+from retarget.lab.figures.cifar10 import CifarRun
 from retarget.lab.figures.core50 import Core50Run, core50_checksums
 from retarget.lab.figures.over_seeds import (
     draw_band,
@@ -124,7 +126,8 @@ def draw_curves(table: pl.DataFrame) -> Figure:
     evaluated only after each task, tasks.
     """
     with figure_style():
-        figure, axes = plt.subplots(figsize=(6.4, 5.4))
+        figure = Figure(figsize=(6.4, 5.4))
+        axes = figure.subplots()
         along, name = curve_axis(table)
         parts = settings(table, PARAMETERS)
         for place, part in enumerate(parts[:MOST_LINES]):
@@ -249,7 +252,7 @@ def draw_sweeps(table: pl.DataFrame) -> Figure:
     count, shown = first + len(sweeps), sweeps[: MOST_PANELS - first]
     rows = -(-(first + len(shown)) // 2)
     with figure_style():
-        figure = plt.figure(figsize=(9.5, 3.6 * max(rows, 1)))
+        figure = Figure(figsize=(9.5, 3.6 * max(rows, 1)))
         few = f": the first {MOST_PANELS} of {count} panels" if count > MOST_PANELS else ""
         figure.suptitle(data_of(table) + few)
         columns = min(count, 2)
@@ -360,7 +363,8 @@ def draw_memory(table: pl.DataFrame) -> Figure:
     columns = 2 if max(len(part.name) for part in parts) > WIDE else 3  # of the legend
     with figure_style():
         height = 3.9 + 0.19 * -(-len(parts) // columns)
-        figure, (curves, memory) = plt.subplots(1, 2, figsize=(9.6, height))
+        figure = Figure(figsize=(9.6, height))
+        curves, memory = figure.subplots(1, 2)
         used: Counter[str] = Counter()
         for part in parts:
             color = METHOD_COLORS.get(re.split("[ ,]", part.name)[0], OTHER_METHOD)
@@ -422,7 +426,7 @@ def _kept(table: pl.DataFrame) -> int:
 FAMILIES = {
     f"{data} {view}": Family(config, train_networks, draw, summarize, checksums, trained_together)
     for data, config, checksums in (
-        ("cifar", CifarRun, cifar_checksums),
+        ("cifar", CifarRun, partial(data_set_checksums, CIFAR10)),
         ("core50", Core50Run, core50_checksums),
         ("pretrained", PretrainedRun, pretrained_checksums),
     )

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.colors
-import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
@@ -118,7 +117,7 @@ def family_in_rows(
         parts = settings(table, config.model_fields, but)
         shown = parts[:MOST_ROWS]
         with figure_style():
-            figure = plt.figure(figsize=(size[0], size[1] * len(shown)))
+            figure = Figure(figsize=(size[0], size[1] * len(shown)))
             if len(parts) == 1:
                 draw(figure, parts[0].table)
                 return figure

@@ -11,9 +11,10 @@ from retarget import lab
 from retarget.errors import MissingDataError
 from retarget.lab import TaskStream
 from retarget.lab.data.backbones import SUFFIXES, ResNet18, backbone_checksum, load_backbone
-from retarget.lab.data.fetch import FOLDER_VARIABLE, data_folder
+from retarget.lab.data.cache import data_set_checksums
+from retarget.lab.data.fetch import CIFAR10, FOLDER_VARIABLE, data_folder
 from retarget.lab.experiment import Count
-from retarget.lab.figures.cifar10 import CifarRun, cifar_checksums, cifar_data
+from retarget.lab.figures.cifar10 import CifarRun, cifar_data
 from retarget.lab.figures.training import NetworkRun, TrainingSetup, WholeNotNegative
 from retarget.streaming.tangent import TangentLearner
 
@@ -156,7 +157,7 @@ def pretrained_checksums(backbone: str | None) -> dict[str, str]:
     """Returns the checksums of CIFAR-10 and of the backbone."""
     folder = data_folder()
     weights = backbone_checksum(stand_in_backbone(folder, backbone), folder)
-    return {"backbone": weights, **cifar_checksums()}
+    return {"backbone": weights, **data_set_checksums(CIFAR10)}
 
 
 def stand_in_backbone(folder: Path, backbone: str | None, *pictures: str) -> str:

@@ -66,27 +66,25 @@ class Corrected(Method):
         first_block: FirstBlock = "corrected",
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
     ) -> None:
-        self.gamma, self.block_size, self.kernel = gamma, block_size, kernel
-        self.assumed_reduction, self.kind = assumed_reduction, kind
-        self.options: dict[str, Any] = {"refresh": refresh, "kind": kind, "ridge": ridge}
-        self.options |= {"parts": parts, "first_block": first_block}
+        self.options = CorrectionOptions(
+            gamma, block_size, refresh, kind, ridge, parts, first_block
+        )
+        self.assumed_reduction, self.kernel = assumed_reduction, kernel
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
     def check(self, learner: SGD) -> None:
         """Raises if the options do not make sense with this learner."""
-        options = CorrectionOptions(self.gamma, self.block_size, **self.options)
-        options.checked(self._assumed(learner))
+        self.options.checked(self._assumed(learner))
 
     @property
     def name(self) -> str:
-        return "Corrected" if self.kind == "iterative" else f"Corrected ({self.kind})"
+        kind = self.options.kind
+        return "Corrected" if kind == "iterative" else f"Corrected ({kind})"
 
     def on_start(self, run: "Run") -> None:
-        given, self._tasks = (self.gamma, self.block_size), 0
+        self._tasks, options = 0, asdict(self.options)
         self._correctors = [
-            NetworkCorrector(
-                module, self._assumed(learner), *given, kernel=self.kernel, **self.options
-            )
+            NetworkCorrector(module, self._assumed(learner), kernel=self.kernel, **options)
             for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
         ]
         for corrector in self._correctors:
@@ -191,7 +189,6 @@ class Led(Method):
         block_size: int = 20,
         damping: float = 1.0,
     ) -> None:
-        self.block_size = block_size
         self.options = ClosedLoopOptions(gamma, features, block_size, damping=damping)
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
@@ -211,7 +208,7 @@ class Led(Method):
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         # the targets of a block are computed with its first mini-batch
         step, size = int(batch.step), batch.positions.shape[1]
-        steps = self.block_size // size  # of a block
+        steps = self.options.block_size // size  # of a block
         place = step % steps
         if not place:
             rows = slice(step, step + steps)

@@ -27,11 +27,6 @@ class RunGroup:
     identities: tuple[Identity, ...]
     checkpoint: Path  # state to resume from after an interruption
 
-    @property
-    def keys(self) -> list[str]:
-        """The keys of its runs."""
-        return [identity.key for identity in self.identities]
-
 
 @dataclass(frozen=True)
 class Computed:

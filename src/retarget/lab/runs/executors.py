@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from joblib import Parallel, delayed
@@ -43,19 +43,18 @@ def compute_in_processes(groups: Iterator[RunGroup], jobs: int) -> Endings:
     If one of them is killed or crashes, joblib ends them all. What they were given is then
     computed again, alone, so that a run can only fail through a fault of its own.
     """
-    begun: dict[int, RunGroup] = {}
-    numbers = count()
+    begun: dict[str, RunGroup] = {}  # by the key of the first run
 
     def calls() -> Iterator[Any]:
         for group in groups:
-            begun[number := next(numbers)] = group
-            yield _call(number, group)
+            begun[group.identities[0].key] = group
+            yield _call(group)
 
     while True:
         try:
             with _processes(jobs, calls()) as endings:
-                for number, ending in endings:
-                    yield begun.pop(number), ending
+                for key, ending in endings:
+                    yield begun.pop(key), ending
             return
         except BrokenProcessPool:
             suspects = list(begun.values())
@@ -119,7 +118,7 @@ def open_executors(
 
 
 @contextmanager
-def _processes(jobs: int, calls: Iterator[Any]) -> Iterator[Iterator[tuple[int, Ending]]]:
+def _processes(jobs: int, calls: Iterator[Any]) -> Iterator[Iterator[tuple[str, Ending]]]:
     """Gives what the calls return; ends the processes at once if not all of it is taken."""
     parallel = Parallel(jobs, batch_size=1, pre_dispatch=jobs, return_as="generator_unordered")
     endings = parallel(calls)
@@ -134,7 +133,7 @@ def _processes(jobs: int, calls: Iterator[Any]) -> Iterator[Iterator[tuple[int, 
 def _compute_alone(group: RunGroup) -> Ending:
     for _ in range(ATTEMPTS_ALONE):
         try:  # of the two processes, one stays idle: a single one would be this process
-            with _processes(2, iter([_call(0, group)])) as endings:
+            with _processes(2, iter([_call(group)])) as endings:
                 ((_, ending),) = endings
             return ending
         except BrokenProcessPool:
@@ -142,13 +141,13 @@ def _compute_alone(group: RunGroup) -> Ending:
     return Failed(f"its process was killed, or crashed, {ATTEMPTS_ALONE} times when it ran alone")
 
 
-def _call(number: int, group: RunGroup) -> Any:
-    return delayed(_compute_in_worker)(number, group, os.getpid())
+def _call(group: RunGroup) -> Any:
+    return delayed(_compute_in_worker)(group, os.getpid())
 
 
-def _compute_in_worker(number: int, group: RunGroup, parent: int) -> tuple[int, Ending]:
+def _compute_in_worker(group: RunGroup, parent: int) -> tuple[str, Ending]:
     _prepare(parent)
-    return number, compute_group(group)
+    return group.identities[0].key, compute_group(group)
 
 
 @cache  # once in a process

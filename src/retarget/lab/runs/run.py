@@ -16,7 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import polars as pl
 
 import retarget
@@ -212,7 +211,6 @@ def run_experiment(
 
 def _draw(experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]) -> dict[str, str]:
     """Draws the table; if that fails, returns why, so that the results are not lost."""
-    others = plt.get_fignums()
     try:
         figure = experiment.kind.draw(table)
         for path in files:
@@ -227,9 +225,6 @@ def _draw(experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]) ->
             path.unlink(missing_ok=True)
         trace = "".join(traceback.format_exception(error))
         return {"reason": in_a_line(error), "trace": trace}
-    finally:
-        for number in set(plt.get_fignums()).difference(others):
-            plt.close(number)
     return {}
 
 

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
@@ -109,15 +108,8 @@ CHECKPOINTS = "checkpoint*.safetensors"
 LEFTOVERS = f"{PARTIAL}*"  # from a process that was killed while writing
 
 
-class RunState(StrEnum):
-    """The state of a run in a folder of results."""
-
-    DONE = "done"
-    RUNNING = "running"
-    INTERRUPTED = "interrupted"
-    FAILED = "failed"
-    OUTDATED = "outdated"  # computed with other code or packages, so never reused
-    DAMAGED = "damaged"
+# Of a run in a folder of results. Outdated: computed with other code or packages, so never reused.
+RunState = Literal["done", "running", "interrupted", "failed", "outdated", "damaged"]
 
 
 class RunRecord(BaseModel):
@@ -162,14 +154,14 @@ class RunStore:
 
     def state(self, key: str) -> RunState:
         """Returns the state of a run."""
-        return RunState.RUNNING if self._is_locked(key) else self._state_of_files(key)
+        return "running" if self._is_locked(key) else self._state_of_files(key)
 
     def result(self, key: str) -> pl.DataFrame | None:
         """Returns the result of a finished run, or None; sets a damaged result aside."""
         state = self._state_of_files(key)
-        if state in (RunState.DONE, RunState.OUTDATED):
+        if state in ("done", "outdated"):
             return pl.read_parquet((self.folder / key / RESULT).read_bytes())
-        if state is RunState.DAMAGED:
+        if state == "damaged":
             self._set_aside(self.folder / key)
         return None
 
@@ -261,17 +253,17 @@ class RunStore:
     def _state_of_files(self, key: str) -> RunState:
         folder, record = self.folder / key, self.record(key)
         if record is None:  # a result without a record was never finished
-            return RunState.DAMAGED if (folder / RECORD).exists() else RunState.INTERRUPTED
+            return "damaged" if (folder / RECORD).exists() else "interrupted"
         if record.status == "failed":
-            return RunState.FAILED
+            return "failed"
         try:
             content = (folder / RESULT).read_bytes()
         except FileNotFoundError:
-            return RunState.DAMAGED
+            return "damaged"
         if hashlib.sha256(content).hexdigest() != record.sha256:
-            return RunState.DAMAGED
+            return "damaged"
         current = (record.identity.code, record.identity.packages) == current_code()
-        return RunState.DONE if current else RunState.OUTDATED
+        return "done" if current else "outdated"
 
     def _write(self, identity: Identity, **about: Any) -> RunRecord:
         now = datetime.now(UTC).isoformat(timespec="seconds")
