@@ -8,6 +8,7 @@ import matplotlib.image
 import polars as pl
 import pytest
 from matplotlib import pyplot as plt
+from PIL import Image
 
 import retarget as rt
 from retarget.errors import DamagedFileWarning
@@ -41,7 +42,11 @@ def test_everything_is_written_and_found_again(tmp_path, monkeypatch):
     assert outcome.files == [tmp_path / "small" / name for name in names]
     assert pl.read_parquet(outcome.files[0]).equals(outcome.table)
     assert matplotlib.image.imread(outcome.files[1]).std() > 0.01
-    assert outcome.files[2].read_bytes().startswith(b"%PDF")
+    with Image.open(outcome.files[1]) as picture:
+        assert picture.info["dpi"] == pytest.approx((200, 200), abs=0.1)
+    document = outcome.files[2].read_bytes()
+    assert document.startswith(b"%PDF")
+    assert b"/Type3" not in document  # fonts that journals refuse
     record = json.loads(outcome.files[3].read_text())
     assert (record["command"], record["experiment"]["seeds"]) == ("retarget x", [3])
     keys = record["runs"].pop("keys")

@@ -44,9 +44,7 @@ def figure_style() -> Iterator[None]:
                 "legend.frameon": False,
                 "legend.fontsize": 8,
                 "figure.dpi": 100,
-                "savefig.dpi": 200,
                 "figure.constrained_layout.use": True,
-                "pdf.fonttype": 42,
             }
         )
         yield

@@ -32,6 +32,7 @@ from retarget.lab.runs.store import (
 )
 from retarget.storage import atomic_file
 
+DOTS_PER_INCH = 200  # of figures
 LOOK_ELSEWHERE_EVERY = 0.5  # seconds between checks whether another process has finished
 
 
@@ -211,13 +212,15 @@ def run_experiment(
 
 def _draw(experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]) -> dict[str, str]:
     """Draws the table; if that fails, returns why, so that the results are not lost."""
+    import matplotlib as mpl
+
     try:
         figure = experiment.kind.draw(table)
         for path in files:
-            with atomic_file(path) as temporary:
-                # without dates, so that the same result gives the same file
+            # fonts that others can edit; without dates, so that the same result gives the same file
+            with mpl.rc_context({"pdf.fonttype": 42}), atomic_file(path) as temporary:
                 metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
-                figure.savefig(temporary, metadata=metadata)
+                figure.savefig(temporary, dpi=DOTS_PER_INCH, metadata=metadata)
     except OSError:  # a full disk, or a read-only folder
         raise
     except Exception as error:
