@@ -40,6 +40,7 @@ from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
+from retarget.diagnosis.report.words import sentence
 from retarget.diagnosis.result import Diagnosis, KernelUsed, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
@@ -380,8 +381,7 @@ def _noting_precision() -> Iterator[list[str]]:
         yield doubts
     for warning in caught:
         if issubclass(warning.category, PrecisionWarning):
-            text = str(warning.message)
-            doubts.append(f"{text[0].upper()}{text[1:]}.")
+            doubts.append(sentence(f"{warning.message}."))
         else:
             place = warning.filename, warning.lineno
             warnings.warn_explicit(warning.message, warning.category, *place)

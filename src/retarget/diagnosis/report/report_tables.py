@@ -80,7 +80,9 @@ class Card(NamedTuple):
 
 def score_cards(diagnosis: Diagnosis) -> list[Card]:
     """Returns a card for each question: the online model, or the user's, against the batch one."""
-    shown, lines = measure(diagnosis), _lines(diagnosis)
+    model, shown = diagnosis.model, measure(diagnosis)
+    asked = _asked(diagnosis) if model is None else model.questions
+    lines = learner_lines(diagnosis) if model is None else model_lines(model)
     pair = [one for mark in ("online", "offline") for one in lines if one.mark == mark]
     return [
         Card(
@@ -92,7 +94,7 @@ def score_cards(diagnosis: Diagnosis) -> list[Card]:
             ],
             _difference(diagnosis, question),
         )
-        for k, question in enumerate(_questions(diagnosis))
+        for k, question in enumerate(asked)
     ]
 
 
@@ -109,37 +111,27 @@ def _difference(diagnosis: Diagnosis, question: Question) -> str:
     return "" if math.isnan(effect.value) else told.format(change_words(effect))
 
 
-def _questions(diagnosis: Diagnosis) -> tuple[Question, ...]:
-    """Returns the questions that the user's model was asked, or else the learners."""
-    if diagnosis.model is not None:
-        return diagnosis.model.questions
+def _asked(diagnosis: Diagnosis) -> tuple[Question, ...]:
+    """Returns the questions that the learners were asked."""
     return tuple(answer.question for answer in diagnosis.answers)
-
-
-def _lines(diagnosis: Diagnosis) -> list[ScoreLine]:
-    """Returns the scores of the user's model (those that it has), or else of the learners."""
-    if diagnosis.model is None:
-        return learner_lines(diagnosis)
-    lines = model_lines(diagnosis.model)
-    return [one for one in lines if any(score is not None for score in one.scores)]
 
 
 def first_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of the user's model, or else of the learners, and of the baselines."""
-    if diagnosis.model is None:
+    model = diagnosis.model
+    if model is None:
         return learner_table(diagnosis)
-    asked, lines = _questions(diagnosis), _lines(diagnosis)
-    if asked == tuple(answer.question for answer in diagnosis.answers):
+    asked, lines = model.questions, model_lines(model)
+    if asked == _asked(diagnosis):
         lines += baseline_lines(diagnosis)
     return _scores("Scores of your model", "Way of training", lines, asked, measure(diagnosis))
 
 
 def learner_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
-    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
-    asked = [answer.question for answer in diagnosis.answers]
+    lines = learner_lines(diagnosis)
     label = "Scores" if diagnosis.model is None else "Scores of the kernel learners"
-    table = _scores(label, "Learner", lines, asked, measure(diagnosis))
+    table = _scores(label, "Learner", lines, _asked(diagnosis), measure(diagnosis))
     accuracy = diagnosis.metric == "auto" and diagnosis.stream.kind == "classification"
     loss = " in squared error" if accuracy else ""  # the shown measure, or another one
     for row, line in zip(table.rows, lines, strict=True):
@@ -155,13 +147,12 @@ def squared_table(diagnosis: Diagnosis) -> ReportTable | None:
         diagnosis.metric == "auto" and diagnosis.stream.kind == "regression"
     ):
         return None
-    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
-    asked = [answer.question for answer in diagnosis.answers]
+    lines, asked = learner_lines(diagnosis), _asked(diagnosis)
     return _scores("Mean squared error", "Learner", lines, asked, SQUARED)
 
 
 def _scores(
-    label: str, first: str, lines: list[ScoreLine], asked: Sequence[Question], shown: Measure
+    label: str, first: str, lines: list[ScoreLine], asked: tuple[Question, ...], shown: Measure
 ) -> ReportTable:
     """Returns a table with a row for each line and a column for each question."""
     columns = [first, *(COLUMNS[question] for question in asked)]

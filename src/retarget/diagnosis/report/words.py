@@ -19,6 +19,7 @@ from retarget.diagnosis.answers import (
     Score,
 )
 from retarget.diagnosis.findings import POINTS, judged
+from retarget.diagnosis.measure.stability import NON_NORMALITY_ROWS
 from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.theory.offline.aims import as_aim
@@ -31,7 +32,6 @@ TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS):
 # Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 MANY = 10.0  # a relative change above this is given as a multiple, not in per cent
-MEASURED = 2000  # the condition number uses at most so many rows (see `Stability`)
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -209,15 +209,15 @@ class ScoreLine(NamedTuple):
         """The label as the heading of a line on the page."""
         if self.mark == "baseline":
             return f"Baseline, {name(self.label)}"
-        return f"{self.label[0].upper()}{self.label[1:]}"
+        return sentence(self.label)
 
 
 def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
-    """Returns the scores of the four learners."""
+    """Returns the scores of the four learners and of the baselines."""
     diverged = "it diverged: its predictions are not finite numbers"
     ahead = "the exact correction needs the whole stream in advance"
     progressive = diagnosis.answer("progressive") is not None
-    return [
+    learners = [
         ScoreLine(
             label,
             learner,
@@ -226,6 +226,7 @@ def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
         )
         for learner, label in LEARNERS.items()
     ]
+    return learners + baseline_lines(diagnosis)
 
 
 def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
@@ -243,12 +244,13 @@ def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
 
 
 def model_lines(model: ModelDiagnosis) -> list[ScoreLine]:
-    """Returns the scores of the user's model, by way of training."""
+    """Returns the scores of the user's model, by way of training, for those that were tried."""
     why = "it is not possible, or it failed"
-    return [
+    lines = [
         ScoreLine(way, mark, tuple(model.score(way, asked) for asked in model.questions), why)
         for way, mark in WAYS.items()
     ]
+    return [one for one in lines if any(one.scores)]
 
 
 def move_words(move: tuple[str, str, float, float], unit: str) -> str:
@@ -409,7 +411,9 @@ def _system(diagnosis: Diagnosis) -> str:
             "affect each other strongly: small changes of early targets can become large by the "
             "end, though every single step is stable. A smaller rate reduces this."
         )
-    rows = f" of the first {MEASURED:,} rows" if len(diagnosis.stream) > MEASURED else ""
+    rows = ""
+    if len(diagnosis.stream) > NON_NORMALITY_ROWS:
+        rows = f" of the first {NON_NORMALITY_ROWS:,} rows"
     return (
         f"Non-normality of the online system (its condition number{rows}): {number(condition)}. "
         f"Steps {meaning}"

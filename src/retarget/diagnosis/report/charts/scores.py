@@ -13,7 +13,6 @@ from retarget.diagnosis.report.words import (
     METRICS,
     QUESTIONS,
     ScoreLine,
-    baseline_lines,
     chart_text,
     interval,
     learner_lines,
@@ -63,7 +62,7 @@ def measure(diagnosis: Diagnosis) -> Measure:
 
 def score_chart(diagnosis: Diagnosis) -> Chart | None:
     """Draws the scores of the learners and baselines, with their intervals."""
-    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
+    lines = learner_lines(diagnosis)
     asked = [answer.question for answer in diagnosis.answers]
     return _chart(diagnosis, "scores", "Which learner predicts best?", lines, asked)
 
