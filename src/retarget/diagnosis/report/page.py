@@ -1,4 +1,4 @@
-"""Writes the report on a diagnosis: one self-contained HTML file that works offline."""
+"""The page of a diagnosis: one self-contained HTML file that works offline."""
 
 import base64
 import hashlib
@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
-from os import PathLike
-from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
@@ -19,7 +17,6 @@ from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import Chart, rows, scores, targets
 from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.result import Diagnosis
-from retarget.storage import atomic_file
 
 # By key, in the order of the page.
 CHARTS = {
@@ -35,24 +32,6 @@ CHARTS = {
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
-def write_report(
-    diagnosis: Diagnosis,
-    path: str | PathLike[str],
-    *,
-    command: str | None = None,
-    made: datetime | None = None,
-    compared: Sequence[Compared] = (),
-) -> None:
-    """Writes the report as one HTML file, atomically.
-
-    It shows the command that reproduces it, or says that it was made from Python, the date `made`
-    (default: now), and the comparison with an earlier run, if there is one.
-    """
-    page = report_html(diagnosis, command=command, made=made, compared=compared)
-    with atomic_file(Path(path)) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
-
-
 def report_html(
     diagnosis: Diagnosis,
     *,
@@ -60,7 +39,11 @@ def report_html(
     made: datetime | None = None,
     compared: Sequence[Compared] = (),
 ) -> str:
-    """Returns the report as HTML; the same diagnosis, command and date give the same text."""
+    """Returns the report as HTML; the same diagnosis, command and date give the same text.
+
+    It shows the command that reproduces it, or says that it was made from Python, the date `made`
+    (default: now), and the comparison with an earlier run, if there is one.
+    """
     charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
     plotly, script, moved = _plotly(), _part("report.js"), rows.moved(diagnosis)
     unit = targets.move_unit(diagnosis)
