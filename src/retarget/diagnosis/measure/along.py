@@ -49,8 +49,7 @@ def errors_along(
         batch = some.Y - offline_errors(few, thinned, chunk).numpy()
         if chunk >= FEWEST_RECENT and options.hold_out == "rows":
             drift = _drift(few, some, batch, chunk, options)
-            if drift is not None:
-                drift = replace(drift, window=drift.window * len(stream) // len(few))
+            drift = replace(drift, window=drift.window * len(stream) // len(few))
     except NotPositiveDefiniteError:
         pass
     edges = rows.numpy()[::chunk]
@@ -80,7 +79,7 @@ def _drift(
     batch: NDArray[np.float64],
     chunk: int,
     options: DiagnosisOptions,
-) -> Drift | None:
+) -> Drift:
     """Compares a batch model of recent rows with the one of all rows so far, and with their mean.
 
     Chunks are resampled as a whole, since the rows of one share its model. The stream drifts only
@@ -90,8 +89,6 @@ def _drift(
     window = WINDOW_CHUNKS * chunk
     starts = range(2 * window, len(few), chunk)
     scored = np.arange(2 * window, len(few))
-    if len(starts) < 4:
-        return None
     recent = np.empty_like(stream.Y[scored])
     for start in starts:
         rows = slice(start, min(start + chunk, len(few)))

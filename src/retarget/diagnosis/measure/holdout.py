@@ -72,16 +72,13 @@ def split_at(stream: Stream, held: Held, test: Stream | None, options: Diagnosis
         asked[question] = Asked(stream.part(rows), previous)
     if test is not None:
         _require_numbers("the test set", test)
-        _require_rows(test, 1, "test on")
         if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
             raise InvalidInputError(
                 f"the test set has {test.X.shape[1]} features and {test.Y.shape[1]} targets, the "
                 f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same numbers"
             )
         asked["test"] = Asked(test, None)
-    kept = stream.part(learned)
-    _require_rows(kept, 2, "learn from")
-    return Split(kept, asked, options.hold_out == "group")
+    return Split(stream.part(learned), asked, options.hold_out == "group")
 
 
 def held_out(
@@ -187,13 +184,6 @@ def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:
     """Returns X and Y as tensors."""
     X, Y = (np.ascontiguousarray(array, dtype=np.float64) for array in (stream.X, stream.Y))
     return torch.from_numpy(X), torch.from_numpy(Y)
-
-
-def _require_rows(stream: Stream, least: int, purpose: str) -> None:
-    if len(stream) < least:
-        raise InvalidInputError(
-            f"there are {len(stream)} rows; expected at least {least} to {purpose}"
-        )
 
 
 def _require_numbers(what: str, stream: Stream) -> None:
