@@ -297,11 +297,8 @@ def _of_rate(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _of_model(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[Finding]:
     """Finds what running the user's own model showed: each change against the model as it came."""
-    for question in model.questions:
-        came = model.score("as it came", question)
-        if came is None:
-            continue
-        answer = diagnosis.answer(question)
+    for came in (score for score in model.scores if score.way == "as it came"):
+        question, answer = came.question, diagnosis.answer(came.question)
         mean = math.nan if answer is None else answer.baselines[0].error.value
         if not model.logged and not came.error.value <= DIVERGED * mean:
             yield Finding("model diverged", question, came.error.value, mean, subject=model.name)

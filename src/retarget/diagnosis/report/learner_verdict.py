@@ -22,6 +22,7 @@ from retarget.diagnosis.report.words import (
     MANY,
     METRICS,
     QUESTIONS,
+    baseline_name,
     batch_name,
     interval,
     number,
@@ -113,9 +114,10 @@ class LearnerVerdict(Sentences):
         for one in self._of("baseline wins"):
             if one.subject == "constant" and self._of("bad batch model"):
                 continue
-            yield sentence(
-                f"predicting {self._baseline(one)} is better than both models "
-                f"{self._on(one.question)}: {number(one.value)} against {number(one.against)} "
+            simple = baseline_name(one.subject, self._diagnosis)
+            yield (
+                f"Predicting {simple} is better than both models {self._on(one.question)}: "
+                f"{number(one.value)} against {number(one.against)} "
                 f"({METRICS[self._diagnosis.metric]})."
             )
         nothing = [self._on(one.question) for one in self._of("nothing learned")]
@@ -141,7 +143,7 @@ class LearnerVerdict(Sentences):
                 return f"{where} both get every row right"
             apart = points_apart(gap)
             return f"{where} it gets {percent(right)} right, {model} {percent(best)} ({apart})"
-        return f"{where} its {self._error} is {_above(answer.excess, f'{model}')}"
+        return f"{where} its {self._error} is {_above(answer.excess, model)}"
 
     def advice(self, kind: VerdictKind) -> Iterator[str]:
         """Yields what to change about the online learner, the most useful first."""

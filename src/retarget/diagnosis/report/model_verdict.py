@@ -138,15 +138,14 @@ class ModelVerdict(Sentences):
 
     def _worse_than_constant(self) -> Iterator[str]:
         """Yields where the model as it came is worse than the simplest predictor."""
-        for question in self._model.questions:
-            came = self._model.score("as it came", question)
-            answer = self._diagnosis.answer(question)
-            if came is None or answer is None or not enough(answer):
+        for came in (one for one in self._model.scores if one.way == "as it came"):
+            answer = self._diagnosis.answer(came.question)
+            if answer is None or not enough(answer):
                 continue
             constant = answer.baselines[0].loss
             if came.loss.low > constant.high:  # both intervals: on the safe side
                 yield (
-                    f"Do not rely on {self._model.name} {self._on(question)}: it is worse than "
-                    f"predicting {self._constant}, {with_interval(came.loss)} against "
+                    f"Do not rely on {self._model.name} {self._on(came.question)}: it is worse "
+                    f"than predicting {self._constant}, {with_interval(came.loss)} against "
                     f"{with_interval(constant)}."
                 )

@@ -9,7 +9,6 @@ from rich.filesize import decimal
 
 from retarget.diagnosis.answers import (
     Baseline,
-    BaselineKind,
     Estimate,
     LearnerName,
     Metric,
@@ -189,8 +188,8 @@ def batch_name(aim: str) -> str:
     return f"batch model of the last {recent.window:,} rows"
 
 
-def baseline_name(kind: BaselineKind, diagnosis: Diagnosis) -> str:
-    """Returns the name of a simple predictor."""
+def baseline_name(kind: str, diagnosis: Diagnosis) -> str:
+    """Returns the name of a simple predictor of a kind (`BaselineKind`)."""
     if kind == "recent":
         return batch_name(diagnosis.aim)
     return "the last value" if kind == "last" else constant_name(diagnosis.stream)
