@@ -19,14 +19,13 @@ from retarget.diagnosis.findings import (
 from retarget.diagnosis.measure.holdout import ENOUGH
 from retarget.diagnosis.report.sentences import Sentences
 from retarget.diagnosis.report.words import (
-    MANY,
     METRICS,
     QUESTIONS,
     baseline_name,
     batch_name,
+    change_words,
     interval,
     number,
-    opposite,
     percent,
     points_apart,
     sentence,
@@ -298,9 +297,5 @@ def _above(excess: Estimate, model: str) -> str:
     if stands in ("level", "not clear"):
         word = "about that of" if stands == "level" else "not clearly different from that of"
         return f"{word} {model} ({interval(excess, share=True)})"
-    if excess.value >= MANY:
-        times, low, high = (f"{1 + value:,.0f}" for value in excess)
-        return f"{times} times that of {model} ({low} to {high})"
-    seen = opposite(excess) if excess.value < 0 else excess
-    word = "below" if excess.value < 0 else "above"
-    return f"{percent(seen.value)} {word} that of {model} ({interval(seen, share=True)})"
+    its = f"that of {model}"
+    return change_words(excess, f"below {its}", f"above {its}", its)

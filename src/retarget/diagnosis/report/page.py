@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
@@ -74,7 +74,7 @@ def report_html(
             style=_part("report.css"),
             plotly=plotly,
             script=script,
-            chart_data=chart_json(charts.values()),
+            chart_data=chart_json(charts),
         )
     )
     return _encodable(text)
@@ -146,8 +146,9 @@ def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
     return {key: draw(diagnosis) for key, draw in CHARTS.items()}
 
 
-def chart_json(charts: Iterable[Chart | None]) -> str:
+def chart_json(charts: dict[str, Chart | None]) -> str:
     """Returns the charts as JSON, escaped so that any text is safe inside a <script> element."""
-    drawn = (chart for chart in charts if chart is not None)
-    parts = (f'"{chart.key}":{chart.figure.to_json(engine="json")}' for chart in drawn)
+    parts = (
+        f'"{key}":{chart.figure.to_json(engine="json")}' for key, chart in charts.items() if chart
+    )
     return f"{{{','.join(parts)}}}".translate(UNSAFE)

@@ -106,18 +106,18 @@ def opposite(estimate: Estimate) -> Estimate:
     return Estimate(-estimate.value, -estimate.high, -estimate.low)
 
 
-def change_words(effect: Estimate) -> str:
-    """Words a relative change of the loss."""
+def change_words(
+    effect: Estimate, less: str = "lower", more: str = "higher", times: str = "as high"
+) -> str:
+    """Words a relative change of the loss; one that is large, by how many times."""
     if not math.isfinite(effect.value):
         return "not defined"
     if effect.low <= 0 <= effect.high:
         return f"not clearly different ({interval(effect, share=True)})"
     if effect.value >= MANY:
-        times, low, high = (f"{1 + value:,.0f}" for value in effect)
-        return f"{times} times as high ({low} to {high})"
-    less = effect.value < 0
-    seen = opposite(effect) if less else effect
-    word = "lower" if less else "higher"
+        factor, low, high = (f"{1 + value:,.0f}" for value in effect)
+        return f"{factor} times {times} ({low} to {high})"
+    seen, word = (opposite(effect), less) if effect.value < 0 else (effect, more)
     return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
 
 

@@ -112,7 +112,6 @@ def along_chart(diagnosis: Diagnosis) -> Chart | None:
     )
     x_axis, bands = _along(diagnosis)
     return Chart(
-        key="along",
         title="Where did it go wrong?",
         caption="Where the dashed line is above the solid one of the same color, these rows were "
         "forgotten. Where the solid one is above the batch model's, too little was learned from "
@@ -171,7 +170,6 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     drawn = f" {len(rows):,} of {len(size):,} rows are drawn ({percent(len(rows) / len(size))})."
     left_out = f" {lost:,} rows are left out: their shift is not finite, as the learner diverged."
     return Chart(
-        key="shift",
         title="Which predictions moved?" if found.yours else "Which rows were overwritten?",
         caption=f"Each dot is a row, and its height is its shift: {meaning}. The line is the mean "
         f"over {window:,} rows at a time.{drawn * (len(rows) < len(size))}{left_out * (lost > 0)}",
