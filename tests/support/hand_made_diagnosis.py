@@ -29,7 +29,7 @@ class Stand:
 
     def diagnose_split(self, parted, options):
         self.stream, self.options, self.asked = parted.stream, options, parted.asked
-        self.test = parted.asked["test"].rows if "test" in parted.asked else None
+        self.test = parted.asked.get("test")
         return diagnosis_of(parted.stream)
 
     def report_html(self, diagnosis, *, command=None, compared=()):

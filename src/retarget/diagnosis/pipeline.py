@@ -297,8 +297,8 @@ def run_learners(
         if asked is None:
             said = progressive_predictions(kernel, learned, gamma.value, learner.batch_size)
         else:
-            said = held_out_predictions(kernel, asked.rows, learned)
-        simple = baseline_predictions(kernel, stream, asked, options)
+            said = held_out_predictions(kernel, asked, learned)
+        simple = baseline_predictions(kernel, parted, ruler.question, options)
         answers.append(compare(said, simple, ruler, parted, options))
     approximation = measure_approximation(opened, learner, gamma.value)
     batch = learned.coefficients.get("offline")

@@ -102,10 +102,7 @@ def test_held_out_rows_play_no_part_in_the_choice():
     options = options_for(model=network(4, hidden=24), lr=0.05, batch_size=3)
     parted = split(drifting(150, dimensions=4), None, options)
     other = parted._replace(
-        asked={
-            question: one._replace(rows=replace(one.rows, Y=-3 * one.rows.Y))
-            for question, one in parted.asked.items()
-        }
+        asked={question: replace(rows, Y=-3 * rows.Y) for question, rows in parted.asked.items()}
     )
     one, two = (diagnose_model(rows, options) for rows in (parted, other))
     np.testing.assert_array_equal(one.corrected, two.corrected)

@@ -89,8 +89,7 @@ def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
             "numbers; use 'squared' or 'absolute', or say that they are classes "
             f"({option('kind', 'classification')})"
         )
-    asked = {question: one.rows for question, one in parted.asked.items()}
-    for question, rows in (asked or {"progressive": parted.stream}).items():
+    for question, rows in (parted.asked or {"progressive": parted.stream}).items():
         groups = None
         if parted.whole_groups and rows.groups is not None:
             groups = np.unique(rows.groups, return_inverse=True)[1]

@@ -176,7 +176,7 @@ class _Diagnosing:
         """
         if self._parted.progressive:
             return {"progressive": before}
-        return {question: model.predict(one.rows.X) for question, one in self._parted.asked.items()}
+        return {question: model.predict(rows.X) for question, rows in self._parted.asked.items()}
 
     def _attempt(self, what: str, run: Callable[[], Said]) -> Said:
         """Returns what a run says; if the model fails, notes that."""
