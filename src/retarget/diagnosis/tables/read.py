@@ -73,7 +73,7 @@ def read_text(path: Path, choose: Choose) -> pl.DataFrame:
     require_distinct(names, str(path))
     chosen = choose(names)
     rows = int((text.count("\n") + 1) * size / len(start))
-    require_table_size(str(path), rows, 8 * len(names))
+    require_table_size(str(path), rows, 8 * rows * len(names))
     table = _parsed(path, content, separator, names)[chosen]
     return _numbers_recognized(table, decimal_comma=separator == ";")
 
@@ -259,13 +259,13 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         rows = int(lazy.select(pl.len()).collect().item())
     require_width(str(path), len(schema))
     names = choose(list(schema))
-    require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
-    require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
+    require_table_size(str(path), rows, rows * sum(bytes_a_cell(schema[name]) for name in names))
+    require_table_size(str(path), rows, sizes.loaded(names))
     with damage_explained(path):
         table = lazy.select(by_name(names)).collect()  # a column called * is not a pattern
     # A text stored once in the file may be repeated in every row.
     texts = table.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum())
-    require_table_size(str(path), rows, sum(texts.row(0)) / max(rows, 1) if texts.width else 0)
+    require_table_size(str(path), rows, sum(texts.row(0)) if texts.width else 0)
     return table
 
 
