@@ -105,10 +105,11 @@ class LearnerVerdict(Sentences):
     def _first(self) -> Iterator[str]:
         """Yields what must be known before anything else: a bad batch model, a simple winner."""
         for one in self._of("bad batch model"):
+            times, low, high = (f"{1 + value:,.3g}" for value in one.effect)
             yield (
                 f"A batch model of these rows is worse than predicting {self._constant} "
-                f"{self._on(one.question)} ({_times(one.effect)}), so a comparison with it means "
-                "little there."
+                f"{self._on(one.question)} ({times} times its error, {low} to {high}), so a "
+                "comparison with it means little there."
             )
         for one in self._of("baseline wins"):
             if one.subject == "constant" and self._of("bad batch model"):
@@ -279,12 +280,6 @@ def _few(answers: list[Answer]) -> str:
         else f"only {one.rows:,} rows to test on {WHERE[one.question]} ({ENOUGH} needed)"
         for one in answers
     )
-
-
-def _times(excess: Estimate) -> str:
-    """Words how large a loss is, compared with another."""
-    times, low, high = (f"{1 + value:,.3g}" for value in excess)
-    return f"{times} times its error, {low} to {high}"
 
 
 def _above(excess: Estimate, model: str) -> str:

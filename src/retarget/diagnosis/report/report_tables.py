@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from retarget.diagnosis.answers import UNKNOWN, Estimate, LearnerName, Question
+from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.report.charts.rows import (
     axis_of,
     chunks,
-    group_of_row,
     has_run,
     most_shifted,
     moved,
@@ -299,14 +299,14 @@ def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     size = found.size
     if not np.isfinite(size).any():
         return None
-    rows, groups = most_shifted(size), group_of_row(diagnosis)
+    rows, (names, groups) = most_shifted(size), partition(stream)
     columns = {"Row": [f"{stream.rows[i]:,}" for i in rows]}
     if axis_of(stream)[1] != "row":
         columns["Position"] = [f"{i + 1:,}" for i in rows]
     if stream.times is not None:
         columns["Time"] = [name(str(stream.times[i]), 32) for i in rows]
     if stream.groups is not None:
-        columns["Group"] = [name(diagnosis.groups.names[groups[i]]) for i in rows]
+        columns["Group"] = [name(names[groups[i]]) for i in rows]
     columns["Shift"] = [number(float(size[i])) for i in rows]
     columns["True target"] = _target_texts(stream, stream.Y[rows])
     label = "The most overwritten rows"

@@ -4,12 +4,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from retarget.diagnosis.findings import largest_moves
+from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.report.charts import Chart, dots, figure, finite, line
 from retarget.diagnosis.report.charts.rows import (
     GROUP_COLORS,
     POINTS,
     drawn_rows,
-    group_of_row,
     most_shifted,
     moved,
 )
@@ -33,7 +33,7 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     stream = diagnosis.stream
     names = stream.target_names[: len(GROUP_COLORS)]
     limit = max(POINTS // len(names), 1)
-    rows = drawn_rows(group_of_row(diagnosis), most_shifted(diagnosis.shift_size), limit)
+    rows = drawn_rows(partition(stream).numbers, most_shifted(diagnosis.shift_size), limit)
     # Several targets have units of their own, so they are drawn in standard deviations.
     single = len(stream.target_names) == 1
     true, effective = (
