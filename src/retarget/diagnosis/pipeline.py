@@ -47,7 +47,7 @@ from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
 from retarget.diagnosis.tables.roles import Impute, Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
-from retarget.import_path import imported_network
+from retarget.import_path import USER_ERRORS, imported_network, reason
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD
 from retarget.progress import PatientBar
@@ -248,10 +248,10 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
     try:
         with torch.no_grad():
             network(torch.zeros(2, features, dtype=torch.float64))
-    except Exception as error:  # the user's own code may raise anything
+    except USER_ERRORS as error:
         raise InvalidInputError(
             f"the network {path!r} does not accept rows of {features} features, which is how many "
-            f"the table's columns give: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            f"the table's columns give: {reason(error)}"
         ) from error
     return EmpiricalNTK(network)
 

@@ -90,9 +90,7 @@ def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
             f"({option('kind', 'classification')})"
         )
     for question, rows in (parted.asked or {"progressive": parted.stream}).items():
-        groups = None
-        if parted.whole_groups and rows.groups is not None:
-            groups = np.unique(rows.groups, return_inverse=True)[1]
+        groups = rows.groups if parted.whole_groups else None
         bootstrap = Bootstrap(len(rows), options.seed, groups)
         yield Ruler(rows, question, options.metric, bootstrap)
 

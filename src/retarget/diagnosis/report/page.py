@@ -122,8 +122,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"name": words.name, "number": words.number, "percent": words.percent}
-    environment.filters.update(filters, count="{:,}".format)
+    environment.filters.update(name=words.name, number=words.number, percent=words.percent)
+    environment.filters.update(sentence=words.sentence, count="{:,}".format)
     return environment
 
 
