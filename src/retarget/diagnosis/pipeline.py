@@ -302,10 +302,9 @@ def run_learners(
         answers.append(compare(said, simple, ruler, parted, options))
     approximation = measure_approximation(opened, learner, gamma.value)
     batch = learned.coefficients.get("offline")
-    if approximation is not None:
-        approximation = replace(
-            approximation, true_kernel=_true_kernel(opened, parted, options, batch)
-        )
+    if approximation is not None and batch is not None:
+        true = _true_kernel(opened, parted, options, batch)
+        approximation = replace(approximation, true_kernel=true)
     effective, before = learned.effective.numpy(), learned.online.errors
     end = effective - gamma.value * learned.dual.numpy()  # Y^e = (gamma I + K) C
     online = np.full_like(effective, np.nan) if before is None else before.numpy()
@@ -340,7 +339,7 @@ def run_learners(
 
 
 def _true_kernel(
-    opened: Opened, parted: Split, options: DiagnosisOptions, batch: Tensor | None
+    opened: Opened, parted: Split, options: DiagnosisOptions, batch: Tensor
 ) -> Estimate | None:
     """Returns how far a batch model with the true kernel, on a sample of rows, is above ours.
 
@@ -354,8 +353,6 @@ def _true_kernel(
     try:
         true = sample.offline(gamma.value).coefficients
     except NotPositiveDefiniteError:
-        return None
-    if batch is None:
         return None
     models = ((sample, true), (opened.kernel, batch))
     said = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]

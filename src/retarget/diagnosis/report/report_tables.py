@@ -197,18 +197,16 @@ def target_table(diagnosis: Diagnosis) -> ReportTable | None:
 def change_table(model: ModelDiagnosis) -> ReportTable | None:
     """Returns how each way of training changed the model's error; None if no other was run."""
     rows = []
-    for way in WAYS:
-        scores = [model.score(way, question) for question in model.questions]
-        if way == "as it came" or all(score is None for score in scores):
+    for way, mark in WAYS.items():
+        scores = [one for one in model.scores if one.way == way]
+        if way == "as it came" or not scores:
             continue
-        cells = [Cell(change_words(UNKNOWN if one is None else one.change)) for one in scores]
-        if way == "corrected":
-            shares = [model.closed.get(question, UNKNOWN) for question in model.questions]
-            cells = [
-                cell._replace(note=_closes(share))
-                for cell, share in zip(cells, shares, strict=True)
-            ]
-        rows.append([Cell(sentence(way), mark=WAYS[way].replace(" ", "-")), *cells])
+        closed = model.closed if way == "corrected" else {}
+        cells = [
+            Cell(change_words(one.change), _closes(closed.get(one.question, UNKNOWN)))
+            for one in scores
+        ]
+        rows.append([Cell(sentence(way), mark=mark.replace(" ", "-")), *cells])
     columns = ["Way of training", *(COLUMNS[question] for question in model.questions)]
     return ReportTable("Change of the error", columns, rows) if rows else None
 
