@@ -170,7 +170,7 @@ def test_every_option_arrives(command, stand):
     np.testing.assert_allclose(stand.stream.Y.mean(), 0, atol=1e-12)
     people = ("--group", "day", "--hold-out", "group", "--drop", "label")
     assert command("diagnose", "t.csv", "--target", "price", *people)[0] == 0
-    held = set(stand.asked["whole"].rows.groups)
+    held = set(stand.asked["whole"].groups)
     assert held.isdisjoint(stand.stream.groups)
 
 

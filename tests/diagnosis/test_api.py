@@ -28,7 +28,7 @@ def test_arrays(stand):
     assert isinstance(diagnosis, rt.Diagnosis)
     assert stand.stream.feature_names == ("x0", "x1", "x2")
     assert (stand.stream.target_names, stand.options) == (("y",), options_for())
-    assert [len(asked.rows) for asked in stand.asked.values()] == [10, 10]
+    assert [len(asked) for asked in stand.asked.values()] == [10, 10]
     # rows held out were not looked at
     np.testing.assert_allclose(stand.stream.X.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(stand.stream.Y.std(axis=0), 1, atol=1e-12)

@@ -7,7 +7,7 @@ import torch
 import retarget as rt
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.compare import compare, losses, rulers
-from retarget.diagnosis.measure.holdout import split
+from retarget.diagnosis.measure.holdout import Split, split
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting
 from support.problems import make_stream
@@ -41,19 +41,19 @@ def test_the_mean_and_the_last_value():
     stream, options = drifting(50, 2), options_for(evaluation="next", test_share=0.2)
     parted = split(stream, None, options)
     kernel = both_kernels(parted.stream)[0]
-    made = baseline_predictions(kernel, parted.stream, parted.asked["next"], options)
+    made = baseline_predictions(kernel, parted, "next", options)
     assert list(made) == ["constant", "last"]
     np.testing.assert_allclose(made["constant"], np.tile(stream.Y[:40].mean(0), (10, 1)))
     np.testing.assert_allclose(made["last"], stream.Y[39:49])
-    made = baseline_predictions(both_kernels(stream)[0], stream, None, options_for())
+    made = baseline_predictions(
+        both_kernels(stream)[0], Split(stream, {}), "progressive", options_for()
+    )
     for row in (1, 7, 49):
         np.testing.assert_allclose(made["constant"][row], stream.Y[:row].mean(0), atol=1e-12)
         assert (made["last"][row] == stream.Y[row - 1]).all()
     assert (made["constant"][0] == 0).all()  # nothing is known then
     labels = split(classes(60), None, options_for(evaluation="whole"))
-    made = baseline_predictions(
-        both_kernels(labels.stream)[0], labels.stream, labels.asked["whole"], options_for()
-    )
+    made = baseline_predictions(both_kernels(labels.stream)[0], labels, "whole", options_for())
     assert list(made) == ["constant"]  # rows from all over have no row before them
 
 
@@ -64,7 +64,7 @@ def test_the_most_frequent_of_balanced_classes_is_right_as_often_as_it_comes():
     parted = split(stream, None, options_for(evaluation="whole"))
     (ruler,) = rulers(parted, options_for())
     kernel = both_kernels(parted.stream)[0]
-    made = baseline_predictions(kernel, parted.stream, parted.asked["whole"], options_for())
+    made = baseline_predictions(kernel, parted, "whole", options_for())
     lost = {"online": np.zeros_like(ruler.truth.Y)}
     found = compare(lost, made, ruler, parted, options_for())
     assert found.baselines[0].accuracy.value == pytest.approx(6 / 42)
@@ -87,10 +87,11 @@ def test_batch_models_of_recent_rows(number, aim):
 
     parted = split(stream, None, options)
     kernel = both_kernels(parted.stream)[number]
-    made = baseline_predictions(kernel, parted.stream, parted.asked["next"], options)["recent"]
+    made = baseline_predictions(kernel, parted, "next", options)["recent"]
     np.testing.assert_allclose(made, literal(len(parted.stream), 120), atol=1e-9)
     # progressively: of the rows before, each time that it is fitted anew
-    made = baseline_predictions(both_kernels(stream)[number], stream, None, options)["recent"]
+    kernel, whole = both_kernels(stream)[number], Split(stream, {})
+    made = baseline_predictions(kernel, whole, "progressive", options)["recent"]
     starts = np.unique(np.linspace(2, 120, 40, endpoint=False, dtype=int))
     start, stop = starts[30], starts[31]
     np.testing.assert_allclose(made[start:stop], literal(start, stop), atol=1e-9)

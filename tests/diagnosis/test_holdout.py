@@ -82,12 +82,12 @@ def test_one_question_alone_a_test_set_and_none():
     stream = drifting(50)
     parted = split(stream, None, options_for(evaluation="next", test_share=0.3))
     assert list(parted.asked) == ["next"]
-    assert parted.asked["next"].rows.rows.tolist() == list(range(36, 51))
-    assert (parted.asked["next"].previous == stream.Y[34:49]).all()
+    assert parted.asked["next"].rows.tolist() == list(range(36, 51))
+    assert (parted.previous == stream.Y[34:49]).all()
     both = split(stream, None, options_for())
     assert list(both.asked) == ["whole", "next"]
-    assert both.asked["whole"].previous is None
-    kept = np.concatenate([both.stream.rows, *(one.rows.rows for one in both.asked.values())])
+    assert split(stream, None, options_for(evaluation="whole")).previous is None
+    kept = np.concatenate([both.stream.rows, *(one.rows for one in both.asked.values())])
     assert sorted(kept) == list(range(1, 51))
     assert (np.diff(both.stream.rows) > 0).all()
     test = drifting(4, seed=1)
@@ -101,11 +101,11 @@ def test_whole_groups_are_held_out():
         drifting(400), groups=np.array([f"g{i % 20}" for i in range(400)]), group_column="g"
     )
     parted = split(stream, None, options_for(hold_out="group", seed=2))
-    whole, coming = (set(one.rows.groups) for one in parted.asked.values())
+    whole, coming = (set(one.groups) for one in parted.asked.values())
     assert 2 <= len(whole) <= 3
     assert not whole & set(parted.stream.groups)
     assert not whole & coming
-    assert sum(len(one.rows) for one in parted.asked.values()) + len(parted.stream) == 400
+    assert sum(len(one) for one in parted.asked.values()) + len(parted.stream) == 400
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from retarget.diagnosis.report.page import (
     first_screen,
     report_charts,
     report_html,
-    write_report,
 )
 from retarget.diagnosis.result import Stability
 from support import made_diagnosis as made
@@ -362,10 +361,10 @@ class TestHostileText:
         assert "<script>window.hacked" not in report_html(made.model_that_failed())
 
     def test_plotly_sees_no_tags_but_ours(self):
-        charts = [chart for chart in report_charts(made.hostile()).values() if chart]
+        charts = report_charts(made.hostile())
         assert not set("<>&\u2028\u2029") & set(chart_json(charts))  # it stays in place
         ours = re.compile(r"</?extra>|<br>")
-        for chart in charts:
+        for chart in filter(None, charts.values()):
             for text in strings(json.loads(chart.figure.to_json())):
                 assert "<" not in ours.sub("", text)
                 assert "\u202e" not in text
@@ -398,11 +397,12 @@ class TestNotebook:
 
 def test_the_file_is_whole_or_as_before_and_the_same_each_time(tmp_path):
     path = tmp_path / "new" / "report.html"
-    write_report(made.one_group(), str(path), command="diagnose \udcff.csv", made=NOON)
+    made.one_group().to_html(str(path), command="diagnose \udcff.csv")
     written = path.read_text("utf-8")
     assert "diagnose \\udcff.csv" in written  # bytes that are no text
-    assert written == report_html(made.one_group(), command="diagnose \udcff.csv", made=NOON)
+    one, two = (report_html(made.one_group(), made=NOON) for _ in range(2))
+    assert one == two
     with pytest.raises(AttributeError):
-        write_report(None, path)
+        replace(made.one_group(), stream=None).to_html(path)
     assert path.read_text("utf-8") == written
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]

@@ -8,7 +8,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from retarget.diagnosis.report.page import write_report
 from support import made_diagnosis as made
 
 playwright = pytest.importorskip(
@@ -74,7 +73,7 @@ def visit(tmp_path_factory):
 
     @cache
     def written(name):
-        write_report(getattr(made, name)(), folder / f"{name}.html", command="<script>hacked=5")
+        getattr(made, name)().to_html(folder / f"{name}.html", command="<script>hacked=5")
         return (folder / f"{name}.html").as_uri()
 
     with playwright.sync_playwright() as running:

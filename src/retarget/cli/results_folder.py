@@ -45,7 +45,7 @@ def write_all(
     which those of an earlier run are kept.
     """
     from retarget.diagnosis.report.export import corrected_table, made_for, shift_table
-    from retarget.diagnosis.report.page import write_report
+    from retarget.diagnosis.report.page import report_html
 
     corrected = corrected_table(diagnosis)
     files = [folder / name for name in RESULTS][: 3 if corrected is None else 4]
@@ -57,7 +57,8 @@ def write_all(
         if corrected is not None:
             write_table(corrected, targets[0], made_for(diagnosis, command_line()))
         diagnosis.to_json(described)
-        write_report(diagnosis, report, command=command_line(), compared=compared)
+        page = report_html(diagnosis, command=command_line(), compared=compared)
+        report.write_text(page, "utf-8", newline="\n")
         kept = keep_earlier(folder)  # all are written, and about to take their places
     return files, kept
 

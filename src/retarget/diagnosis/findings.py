@@ -18,7 +18,6 @@ from retarget.diagnosis.answers import (
     UNKNOWN,
     Answer,
     Baseline,
-    BaselineKind,
     Estimate,
     LearnerName,
     Question,
@@ -155,41 +154,30 @@ def verdict_kind(diagnosis: Diagnosis) -> VerdictKind:
 
 def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
     """Yields what was found on one set of held-out rows."""
-    question, diverged = answer.question, diagnosis.diverged
+    question, constant = answer.question, answer.baselines[0]
     batch, online = (answer.score(name).loss.value for name in ("offline", "online"))
-    if answer.unseen:
-        for name in answer.unseen:
-            yield Finding("unseen classes", question, subject=name)
+    for name in answer.unseen:
+        yield Finding("unseen classes", question, subject=name)
     if answer.rows < ENOUGH:
         yield Finding("few rows", question, value=answer.rows, against=ENOUGH)
-    if diverged:
-        error, mean = answer.score("online").error.value, answer.baselines[0].error.value
+    if diagnosis.diverged:
+        error, mean = answer.score("online").error.value, constant.error.value
         yield Finding("diverged", question, error, mean)
         return
     if math.isnan(batch):
         yield Finding("no batch model", question)
         return
-    constant = answer.baselines[0]
+    simple, closest = constant.loss.value, min(online, batch)
     if bad_batch_model(answer):
-        yield Finding(
-            "bad batch model",
-            question,
-            batch,
-            constant.loss.value,
-            constant.batch,
-            "behind",
-            subject=constant.kind,
-        )
+        effect, kind = constant.batch, constant.kind
+        yield Finding("bad batch model", question, batch, simple, effect, "behind", kind)
     winner = winning_baseline(answer) if enough(answer) else None
-    unclear = constant.online.high >= 0 and constant.batch.high >= 0
-    if winner is None and unclear and enough(answer):
-        closest = min(online, batch)
-        yield Finding("nothing learned", question, closest, constant.loss.value, constant.batch)
     if winner is not None:
-        best = next(one for one in answer.baselines if one.kind == winner)
-        nearest = min(best.online, best.batch, key=lambda effect: effect.value)
-        closest = min(online, batch)
-        yield Finding("baseline wins", question, best.loss.value, closest, nearest, subject=winner)
+        effect = min(winner.online, winner.batch, key=lambda effect: effect.value)
+        losses, kind = (winner.loss.value, closest), winner.kind
+        yield Finding("baseline wins", question, *losses, effect, subject=kind)
+    elif enough(answer) and constant.online.high >= 0 and constant.batch.high >= 0:
+        yield Finding("nothing learned", question, closest, simple, constant.batch)
     stands = standing(diagnosis, answer)
     yield Finding("standing", question, online, batch, answer.excess, stands, "online", "offline")
     for trial in answer.trials:
@@ -214,7 +202,7 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
     yield Finding("batch", question, batch, online, effect, stands, subject="offline")
 
 
-def winning_baseline(answer: Answer) -> BaselineKind | None:
+def winning_baseline(answer: Answer) -> Baseline | None:
     """Returns the simple predictor that is clearly better than both models, if there is one.
 
     For classes it must be right more often as well, by two points: the last value of a sorted
@@ -229,7 +217,7 @@ def winning_baseline(answer: Answer) -> BaselineKind | None:
         return one.online.low > 0 and one.batch.low > 0
 
     winners = [one for one in answer.baselines if one.kind != "recent" and wins(one)]
-    return min(winners, key=lambda one: one.loss.value).kind if winners else None
+    return min(winners, key=lambda one: one.loss.value, default=None)
 
 
 def _of_time(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -309,11 +297,8 @@ def _of_rate(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _of_model(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[Finding]:
     """Finds what running the user's own model showed: each change against the model as it came."""
-    for question in model.questions:
-        came = model.score("as it came", question)
-        if came is None:
-            continue
-        answer = diagnosis.answer(question)
+    for came in (score for score in model.scores if score.way == "as it came"):
+        question, answer = came.question, diagnosis.answer(came.question)
         mean = math.nan if answer is None else answer.baselines[0].error.value
         if not model.logged and not came.error.value <= DIVERGED * mean:
             yield Finding("model diverged", question, came.error.value, mean, subject=model.name)

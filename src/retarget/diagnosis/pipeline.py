@@ -40,13 +40,14 @@ from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
+from retarget.diagnosis.report.words import sentence
 from retarget.diagnosis.result import Diagnosis, KernelUsed, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
 from retarget.diagnosis.tables.roles import Impute, Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
-from retarget.import_path import imported_network
+from retarget.import_path import USER_ERRORS, imported_network, reason
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD
 from retarget.progress import PatientBar
@@ -247,10 +248,10 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
     try:
         with torch.no_grad():
             network(torch.zeros(2, features, dtype=torch.float64))
-    except Exception as error:  # the user's own code may raise anything
+    except USER_ERRORS as error:
         raise InvalidInputError(
             f"the network {path!r} does not accept rows of {features} features, which is how many "
-            f"the table's columns give: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            f"the table's columns give: {reason(error)}"
         ) from error
     return EmpiricalNTK(network)
 
@@ -296,15 +297,14 @@ def run_learners(
         if asked is None:
             said = progressive_predictions(kernel, learned, gamma.value, learner.batch_size)
         else:
-            said = held_out_predictions(kernel, asked.rows, learned)
-        simple = baseline_predictions(kernel, stream, asked, options)
+            said = held_out_predictions(kernel, asked, learned)
+        simple = baseline_predictions(kernel, parted, ruler.question, options)
         answers.append(compare(said, simple, ruler, parted, options))
     approximation = measure_approximation(opened, learner, gamma.value)
     batch = learned.coefficients.get("offline")
-    if approximation is not None:
-        approximation = replace(
-            approximation, true_kernel=_true_kernel(opened, parted, options, batch)
-        )
+    if approximation is not None and batch is not None:
+        true = _true_kernel(opened, parted, options, batch)
+        approximation = replace(approximation, true_kernel=true)
     effective, before = learned.effective.numpy(), learned.online.errors
     end = effective - gamma.value * learned.dual.numpy()  # Y^e = (gamma I + K) C
     online = np.full_like(effective, np.nan) if before is None else before.numpy()
@@ -339,7 +339,7 @@ def run_learners(
 
 
 def _true_kernel(
-    opened: Opened, parted: Split, options: DiagnosisOptions, batch: Tensor | None
+    opened: Opened, parted: Split, options: DiagnosisOptions, batch: Tensor
 ) -> Estimate | None:
     """Returns how far a batch model with the true kernel, on a sample of rows, is above ours.
 
@@ -353,8 +353,6 @@ def _true_kernel(
     try:
         true = sample.offline(gamma.value).coefficients
     except NotPositiveDefiniteError:
-        return None
-    if batch is None:
         return None
     models = ((sample, true), (opened.kernel, batch))
     said = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]
@@ -380,8 +378,7 @@ def _noting_precision() -> Iterator[list[str]]:
         yield doubts
     for warning in caught:
         if issubclass(warning.category, PrecisionWarning):
-            text = str(warning.message)
-            doubts.append(f"{text[0].upper()}{text[1:]}.")
+            doubts.append(sentence(f"{warning.message}."))
         else:
             place = warning.filename, warning.lineno
             warnings.warn_explicit(warning.message, warning.category, *place)

@@ -204,8 +204,7 @@ class ModelDiagnosis:
     @property
     def helped(self) -> bool:
         """Whether training on corrected targets of a usable size clearly helped on some rows."""
-        scores = (self.score("corrected", question) for question in self.questions)
-        clear = any(score is not None and score.change.high < 0 for score in scores)
+        clear = any(one.way == "corrected" and one.change.high < 0 for one in self.scores)
         return self.corrected_size <= TOO_LARGE and clear
 
     def score(self, way: ModelWay, question: Question) -> ModelScore | None:
@@ -425,9 +424,10 @@ class Diagnosis:
             command: The command that made it, which the report shows at the end.
         """
         # imports Plotly, so only when needed
-        from retarget.diagnosis.report.page import write_report
+        from retarget.diagnosis.report.page import report_html
 
-        write_report(self, path, command=command)
+        with atomic_file(Path(path)) as temporary:
+            temporary.write_text(report_html(self, command=command), "utf-8", newline="\n")
 
     def to_parquet(self, path: str | Path) -> None:
         """Writes `table()` to a Parquet file."""

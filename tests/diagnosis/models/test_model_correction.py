@@ -29,11 +29,11 @@ def machine_of(options):
 def chosen_by_hand(model, options, machine):
     """Trains the model on every candidate; the error on the stream's own rows of each."""
     block = choose_block(options.block_size, options.learner.batch_size, len(STREAM))
-    tried = list(candidates(machine, STREAM, options, block))
+    tried = [targets for targets, _ in candidates(machine, STREAM, options, block)]
     errors = []
-    for one in tried:
+    for targets in tried:
         order = np.arange(len(STREAM))
-        trained, _ = pass_in_order(model, STREAM.X, one.targets, order, options.seed, quietly)
+        trained, _ = pass_in_order(model, STREAM.X, targets, order, options.seed, quietly)
         errors.append(np.square(trained.predict(STREAM.X) - STREAM.Y).mean())
     return tried, errors
 
@@ -49,7 +49,7 @@ def test_the_candidate_with_the_least_error_on_the_learned_rows_is_kept():
     without = np.square(plain.predict(STREAM.X) - STREAM.Y).mean()
     assert any(error < without for error in errors[:best])  # the first that helps is not the best
     found = best_correction(model, machine, STREAM, options, quietly)
-    np.testing.assert_array_equal(found.targets, tried[best].targets)
+    np.testing.assert_array_equal(found.targets, tried[best])
     end = np.square(found.model.predict(STREAM.X) - STREAM.Y).mean()
     assert end == pytest.approx(errors[best], rel=1e-12)
     assert found.before_blocks.shape == STREAM.Y.shape
@@ -58,26 +58,27 @@ def test_the_candidate_with_the_least_error_on_the_learned_rows_is_kept():
 def test_a_part_of_the_way():
     options = options_for(model=network(4), lr=0.02, batch_size=3)
     _, machine = machine_of(options)
-    first, half, quarter, *_ = candidates(machine, STREAM, options, 9)
-    np.testing.assert_allclose(half.targets, (first.targets + STREAM.Y) / 2, atol=1e-12)
-    np.testing.assert_allclose(quarter.targets, first.targets / 4 + 0.75 * STREAM.Y, atol=1e-12)
-    assert quarter.words == f"25% of the way to {first.words}"
+    made = candidates(machine, STREAM, options, 9)
+    (first, words), (half, _), (quarter, of_quarter), *_ = made
+    np.testing.assert_allclose(half, (first + STREAM.Y) / 2, atol=1e-12)
+    np.testing.assert_allclose(quarter, first / 4 + 0.75 * STREAM.Y, atol=1e-12)
+    assert of_quarter == f"25% of the way to {words}"
 
 
 @pytest.mark.parametrize("given", [{"gamma": 0.5}, {"ridge": 0.3}])
 def test_what_the_user_gave_is_kept(given):
     options = options_for(model=network(4), lr=0.02, batch_size=3, **given)
     _, machine = machine_of(options)
-    (only,) = candidates(machine, STREAM, options, 9)
+    ((_, words),) = candidates(machine, STREAM, options, 9)
     word = {"gamma": "ridge 0.5 and", "ridge": "stabilizer 0.3"}[next(iter(given))]
-    assert word in only.words
+    assert word in words
 
 
 def test_targets_of_a_usable_size_are_preferred(monkeypatch):
     options = options_for(model=network(4), lr=0.02, batch_size=3)
     model, machine = machine_of(options)
     tried, errors = chosen_by_hand(model, options, machine)
-    sizes = [STREAM.farthest(one.targets) for one in tried]
+    sizes = [STREAM.farthest(targets) for targets in tried]
     best = int(np.argmin(errors))
     limit = 0.99 * sizes[best]
     monkeypatch.setattr(correction, "TOO_LARGE", limit)
@@ -101,10 +102,7 @@ def test_held_out_rows_play_no_part_in_the_choice():
     options = options_for(model=network(4, hidden=24), lr=0.05, batch_size=3)
     parted = split(drifting(150, dimensions=4), None, options)
     other = parted._replace(
-        asked={
-            question: one._replace(rows=replace(one.rows, Y=-3 * one.rows.Y))
-            for question, one in parted.asked.items()
-        }
+        asked={question: replace(rows, Y=-3 * rows.Y) for question, rows in parted.asked.items()}
     )
     one, two = (diagnose_model(rows, options) for rows in (parted, other))
     np.testing.assert_array_equal(one.corrected, two.corrected)

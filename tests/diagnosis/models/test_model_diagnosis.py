@@ -16,7 +16,7 @@ from torch import nn
 import retarget as rt
 from retarget.diagnosis.answers import UNKNOWN
 from retarget.diagnosis.measure.bootstrap import Bootstrap, any_of, ratio
-from retarget.diagnosis.measure.holdout import Asked, Split, split
+from retarget.diagnosis.measure.holdout import Split, split
 from retarget.diagnosis.models import model_diagnosis, runs
 from retarget.diagnosis.models.adapters import seeded
 from retarget.diagnosis.models.model_diagnosis import agreement, diagnose_model
@@ -45,7 +45,7 @@ def sorted_stream(n=160, seed=0, linear=False):
     y = (y - y.mean()) / y.std()
     order = np.argsort(X[:n, 0])
     stream = as_stream(X[:n][order], y[:n, None][order])
-    return Split(stream, {"test": Asked(as_stream(X[n:], y[n:, None]), None)})
+    return Split(stream, {"test": as_stream(X[n:], y[n:, None])})
 
 
 def progressive(stream):
@@ -95,7 +95,7 @@ def test_a_linear_model_with_an_intercept_against_plain_loops_and_the_theory():
     assert found.corrected_size == pytest.approx(size, rel=1e-6)
 
     assert [score.way for score in found.scores] == WAYS
-    test = parted.asked["test"].rows
+    test = parted.asked["test"]
     T = np.column_stack([test.X, np.ones(200)])
     with seeded(0):
         batch = SGDRegressor(**SGD).fit(X, y).predict(test.X)
@@ -139,12 +139,12 @@ def test_each_change_is_compared_with_the_model_as_it_came_on_every_question(met
     came = trained(parted.stream.Y, np.arange(n))
     corrected = trained(found.corrected, np.arange(n))
     orders = [trained(parted.stream.Y, rng.permutation(n)) for _ in range(3)]
-    for question, asked in parted.asked.items():
-        bootstrap = Bootstrap(len(asked.rows), 5)
+    for question, rows in parted.asked.items():
+        bootstrap = Bootstrap(len(rows), 5)
 
-        def means(module, asked=asked, bootstrap=bootstrap):
-            said = module(torch.from_numpy(asked.rows.X)).detach().numpy()
-            gap = np.abs(asked.rows.Y - said)[:, 0]
+        def means(module, rows=rows, bootstrap=bootstrap):
+            said = module(torch.from_numpy(rows.X)).detach().numpy()
+            gap = np.abs(rows.Y - said)[:, 0]
             return bootstrap.means(gap if metric == "absolute" else gap**2)
 
         for way, samples in (
@@ -232,7 +232,7 @@ def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
 
 @pytest.mark.parametrize("model", [Perceptron(), NearestMeans()])
 def test_classes_one_after_another_and_a_model_that_nothing_describes(model):
-    found = run(model, Split(classes(90), {"test": Asked(classes(60), None)}))
+    found = run(model, Split(classes(90), {"test": classes(60)}))
     for score in found.scores[:3]:
         assert 0 <= score.accuracy.low <= score.accuracy.high <= 1
         assert score.error.low >= 0
@@ -264,7 +264,7 @@ def test_equal_losses_are_no_change_even_without_a_single_error(wrong):
         def predict(self, X):
             return [names.get(tuple(x), "y0") for x in X]
 
-    found = run(Told, Split(stream, {"test": Asked(rows, None)}), metric="accuracy")
+    found = run(Told, Split(stream, {"test": rows}), metric="accuracy")
     for way in WAYS[:3]:
         score = found.score(way, "test")
         assert score.loss.value == pytest.approx(wrong / 30)
@@ -323,7 +323,7 @@ def test_a_long_stream_is_thinned_for_its_orders(monkeypatch, held_out):
         errors.append(y - by_hand.predict_one(row))
         by_hand.learn_one(row, y)
     if held_out:
-        test = parted.asked["test"].rows
+        test = parted.asked["test"]
         said = [by_hand.predict_one(dict(zip(names, x, strict=True))) for x in test.X]
         errors = test.Y[:, 0] - said
     expected = np.mean(found.orders[question]) / np.square(errors).mean() - 1
@@ -370,7 +370,7 @@ def test_a_model_that_fails_on_held_out_rows_is_an_error():
         "predicting after 60 rows: ValueError: out of range, .* learned 60 of the stream's 60 rows"
     )
     with pytest.raises(ModelRunError, match=f"{what} as they came; it was given"):
-        run(Narrow(), Split(parted.stream, {"test": Asked(far, None)}))
+        run(Narrow(), Split(parted.stream, {"test": far}))
 
 
 def test_a_row_that_the_model_cannot_learn_is_told_with_what_it_needs():

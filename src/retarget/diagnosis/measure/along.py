@@ -49,19 +49,19 @@ def errors_along(
         batch = some.Y - offline_errors(few, thinned, chunk).numpy()
         if chunk >= FEWEST_RECENT and options.hold_out == "rows":
             drift = _drift(few, some, batch, chunk, options)
-            if drift is not None:
-                drift = replace(drift, window=drift.window * len(stream) // len(few))
+            drift = replace(drift, window=drift.window * len(stream) // len(few))
     except NotPositiveDefiniteError:
         pass
     edges = rows.numpy()[::chunk]
     stops = np.append(edges[1:], len(stream))
     columns = {
+        "first": edges + 1,
+        "last": stops,
         "online": _by_chunk(stream, online, edges),
-        "online_now": _by_chunk(stream, now, edges),
         "batch": _by_chunk(some, some.Y - batch, np.arange(0, len(few), chunk)),
+        "online_now": _by_chunk(stream, now, edges),
     }
-    table = pl.DataFrame({"first": edges + 1, "last": stops} | columns)
-    return table.select("first", "last", "online", "batch", "online_now"), drift
+    return pl.DataFrame(columns), drift
 
 
 def _by_chunk(
@@ -79,7 +79,7 @@ def _drift(
     batch: NDArray[np.float64],
     chunk: int,
     options: DiagnosisOptions,
-) -> Drift | None:
+) -> Drift:
     """Compares a batch model of recent rows with the one of all rows so far, and with their mean.
 
     Chunks are resampled as a whole, since the rows of one share its model. The stream drifts only
@@ -89,10 +89,7 @@ def _drift(
     window = WINDOW_CHUNKS * chunk
     starts = range(2 * window, len(few), chunk)
     scored = np.arange(2 * window, len(few))
-    if len(starts) < 4:
-        return None
     recent = np.empty_like(stream.Y[scored])
-    options = replace(options, aim="all")
     for start in starts:
         rows = slice(start, min(start + chunk, len(few)))
         part = few.part(slice(start - window, start))

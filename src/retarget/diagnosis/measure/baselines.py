@@ -1,88 +1,81 @@
 """Baselines that any model should beat, and batch models of recent rows."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from retarget.diagnosis.answers import BaselineKind
+from retarget.diagnosis.answers import BaselineKind, Question
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import Predictions
-from retarget.diagnosis.measure.holdout import Asked
+from retarget.diagnosis.measure.holdout import Split
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.offline.aims import Aim
 from retarget.theory.stream_kernel import StreamKernel
 
-BatchPredictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 COUNTED = 0.01  # rows discounted below this weight are left out
 REFITS = 40  # how often a progressive evaluation refits such a model
 
 
 def baseline_predictions(
-    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: DiagnosisOptions
+    kernel: StreamKernel, parted: Split, question: Question, options: DiagnosisOptions
 ) -> dict[BaselineKind, Predictions]:
-    """Returns the predictions of each baseline for held-out rows (None: progressive).
+    """Returns the predictions of each baseline for the rows of a question.
 
     The mean, or the most frequent class, comes first. A batch model of recent rows, if the online
     learner is compared with one, is "recent".
     """
-    Y = stream.Y
+    Y, asked = parted.stream.Y, parted.asked.get(question)
     made: dict[BaselineKind, Predictions]
     if asked is None:
         earlier = np.vstack([np.zeros_like(Y[:1]), Y[:-1]])
         counts = np.maximum(np.arange(len(Y)), 1)[:, None]
         made = {"constant": np.cumsum(earlier, axis=0) / counts, "last": earlier}
     else:
-        made = {"constant": np.tile(Y.mean(axis=0), (len(asked.rows), 1))}
-        if asked.previous is not None:
-            made["last"] = asked.previous
+        made = {"constant": np.tile(Y.mean(axis=0), (len(asked), 1))}
+        if question == "next" and parted.previous is not None:
+            made["last"] = parted.previous
     if not options.batch_model.is_all:
-        recent = _recent_predictions(kernel, stream, asked, options)
+        recent = _recent_predictions(kernel, parted.stream, asked, options)
         if recent is not None:
             made["recent"] = recent
     return made
 
 
 def _recent_predictions(
-    kernel: StreamKernel, stream: Stream, asked: Asked | None, options: DiagnosisOptions
+    kernel: StreamKernel, stream: Stream, asked: Stream | None, options: DiagnosisOptions
 ) -> Predictions | None:
     """Returns the predictions of the batch model of recent rows; None if there is no such model."""
-    recent, scales = options.batch_model, stream.target_scales
+    scales = stream.target_scales
     try:
         if asked is not None:
-            return fitted(kernel, len(kernel), recent, options, scales)(asked.rows.X)
+            return _of_recent(kernel, len(kernel), asked.X, options, scales)
         # refitted at intervals and used until the next refit; it knows nothing at the start
         predicted = np.zeros_like(stream.Y)
         starts = np.unique(np.linspace(2, len(predicted), REFITS, endpoint=False, dtype=int))
         for start, stop in zip(starts, [*starts[1:], len(predicted)], strict=True):
-            model = fitted(kernel, int(start), recent, options, scales)
-            predicted[start:stop] = model(stream.X[start:stop])
+            queries = stream.X[start:stop]
+            predicted[start:stop] = _of_recent(kernel, int(start), queries, options, scales)
         return predicted
     except NotPositiveDefiniteError:
         return None
 
 
-def fitted(
+def _of_recent(
     kernel: StreamKernel,
     stop: int,
-    recent: Aim,
+    queries: NDArray[np.float64],
     options: DiagnosisOptions,
     scales: NDArray[np.float64],
-) -> BatchPredictor:
-    """Returns the batch model of the recent rows before `stop`, as a function of queries."""
+) -> Predictions:
+    """Returns the predictions of the batch model of the recent rows before `stop`."""
+    recent = options.batch_model
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
     rows = max(rows, 2)  # one row has no leave-one-out error
     part = kernel.part(slice(max(0, stop - rows), stop))
     gamma = choose_gamma(options, part, scales).value
     weights = None if recent.discount == 1 else recent.weights(part.Y)[:, 0]
-    coefficients = part.offline(gamma, weights).coefficients
-
-    def predict(X: NDArray[np.float64]) -> NDArray[np.float64]:
-        queries = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))
-        return part.predict(queries, coefficients).numpy()
-
-    return predict
+    X = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float64))
+    return part.predict(X, part.offline(gamma, weights).coefficients).numpy()

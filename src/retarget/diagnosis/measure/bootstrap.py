@@ -21,7 +21,7 @@ class Bootstrap:
     whole groups are drawn, since their rows are not independent of each other.
     """
 
-    def __init__(self, rows: int, seed: int, groups: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, rows: int, seed: int, groups: np.ndarray | None = None) -> None:
         self._part = np.arange(rows) % min(rows, RESAMPLED_PARTS)
         if groups is not None:
             self._part = np.unique(groups, return_inverse=True)[1] % RESAMPLED_PARTS

@@ -89,11 +89,8 @@ def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
             "numbers; use 'squared' or 'absolute', or say that they are classes "
             f"({option('kind', 'classification')})"
         )
-    asked = {question: one.rows for question, one in parted.asked.items()}
-    for question, rows in (asked or {"progressive": parted.stream}).items():
-        groups = None
-        if parted.whole_groups and rows.groups is not None:
-            groups = np.unique(rows.groups, return_inverse=True)[1]
+    for question, rows in (parted.asked or {"progressive": parted.stream}).items():
+        groups = rows.groups if parted.whole_groups else None
         bootstrap = Bootstrap(len(rows), options.seed, groups)
         yield Ruler(rows, question, options.metric, bootstrap)
 

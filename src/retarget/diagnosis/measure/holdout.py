@@ -23,16 +23,6 @@ MOST_SHARE = 0.2  # of the rows, which each set may take to hold so many
 FEWEST_GROUPS = 4  # to hold out groups: two to learn from, two to ask about
 
 
-class Asked(NamedTuple):
-    """Held-out rows, and (m, c) the targets of the row before each, known when it is asked.
-
-    Only the next rows come one after another; elsewhere no row comes before (None).
-    """
-
-    rows: Stream
-    previous: np.ndarray | None
-
-
 class Split(NamedTuple):
     """A stream to learn from, and the rows held out for each question.
 
@@ -40,8 +30,9 @@ class Split(NamedTuple):
     """
 
     stream: Stream
-    asked: dict[Question, Asked]
+    asked: dict[Question, Stream]
     whole_groups: bool = False  # whether the rows of a group belong together
+    previous: np.ndarray | None = None  # (m, c) the targets of the row before each next one
 
     @property
     def progressive(self) -> bool:
@@ -65,23 +56,20 @@ def split_at(stream: Stream, held: Held, test: Stream | None, options: Diagnosis
     """Returns the split of a stream of which these rows are held out."""
     _require_numbers("the stream", stream)
     learned = np.ones(len(stream), dtype=bool)
-    asked: dict[Question, Asked] = {}
+    asked: dict[Question, Stream] = {}
     for question, rows in held.items():
         learned[rows] = False
-        previous = stream.Y[rows - 1] if question == "next" else None
-        asked[question] = Asked(stream.part(rows), previous)
+        asked[question] = stream.part(rows)
     if test is not None:
         _require_numbers("the test set", test)
-        _require_rows(test, 1, "test on")
         if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
             raise InvalidInputError(
                 f"the test set has {test.X.shape[1]} features and {test.Y.shape[1]} targets, the "
                 f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same numbers"
             )
-        asked["test"] = Asked(test, None)
-    kept = stream.part(learned)
-    _require_rows(kept, 2, "learn from")
-    return Split(kept, asked, options.hold_out == "group")
+        asked["test"] = test
+    previous = stream.Y[held["next"] - 1] if "next" in held else None
+    return Split(stream.part(learned), asked, options.hold_out == "group", previous)
 
 
 def held_out(
@@ -187,13 +175,6 @@ def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:
     """Returns X and Y as tensors."""
     X, Y = (np.ascontiguousarray(array, dtype=np.float64) for array in (stream.X, stream.Y))
     return torch.from_numpy(X), torch.from_numpy(Y)
-
-
-def _require_rows(stream: Stream, least: int, purpose: str) -> None:
-    if len(stream) < least:
-        raise InvalidInputError(
-            f"there are {len(stream)} rows; expected at least {least} to {purpose}"
-        )
 
 
 def _require_numbers(what: str, stream: Stream) -> None:

@@ -5,7 +5,6 @@ Several learners share one pass, since computing the rows of the kernel is the e
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,18 +23,9 @@ from retarget.theory.stream_kernel import Part, StreamKernel
 OVERFLOW = 1e150
 
 
-class StreamLearner(Protocol):
-    """A learner or a correction that processes the stream part by part, until it fails."""
-
-    failure: str | None
-
-    def learn(self, part: Part) -> None:
-        """Learns the next samples."""
-
-
 def follow(
     kernel: StreamKernel,
-    followers: Sequence[StreamLearner],
+    followers: Sequence["OnlineRun | ExactCorrection | IterativeCorrection"],
     block_size: int,
     order: Tensor | None = None,
 ) -> None:

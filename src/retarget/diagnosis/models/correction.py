@@ -29,13 +29,6 @@ GENTLER = ((10.0, 0.1), (100.0, 1.0), (1000.0, 1.0))
 PARTS_OF_THE_WAY = (0.5, 0.25)
 
 
-class Candidate(NamedTuple):
-    """Corrected targets (n, c), and which ones, in words."""
-
-    targets: np.ndarray
-    words: str
-
-
 class ModelCorrection(NamedTuple):
     """The targets (n, c) that were chosen, and the model trained on them; None if it always failed.
 
@@ -83,11 +76,11 @@ def best_correction(
 @torch.no_grad()
 def candidates(
     machine: Machine, stream: Stream, options: DiagnosisOptions, block: int
-) -> Iterator[Candidate]:
-    """Yields the correction that serves the kernel machine best, then gentler ones.
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Yields corrected targets (n, c), and which ones, in words.
 
-    If the user gave a ridge or a stabilizer, there are no others. Corrections that overflow are
-    left out.
+    Those that serve the kernel machine best come first, then gentler ones; if the user gave a ridge
+    or a stabilizer, there are no others. Corrections that overflow are left out.
     """
     learner, kernel, start = machine
     gamma = choose_gamma(options, kernel, stream.target_scales)
@@ -108,8 +101,8 @@ def candidates(
             continue
         targets = (correction.targets + start).numpy()
         words = f"targets corrected with ridge {ridge:.3g} and stabilizer {stabilizer:.3g}"
-        yield Candidate(targets, words)
+        yield targets, words
         if gentler and (ridge, stabilizer) == first:
             for part in PARTS_OF_THE_WAY:
                 moved = stream.Y + part * (targets - stream.Y)
-                yield Candidate(moved, f"{part:.0%} of the way to {words}")
+                yield moved, f"{part:.0%} of the way to {words}"

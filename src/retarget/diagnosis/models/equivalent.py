@@ -65,9 +65,8 @@ def describe(model: OnlineModel, X: Tensor) -> Description:
         return _describe_sgd_regressor(model, len(X))
     if isinstance(model, OneByOneModel):
         return _describe_linear_regression(model)
-    if isinstance(model, TorchModel):
-        return _describe_network(model, X)
-    raise NoDescriptionError(f"No known kernel describes {model.name}.")
+    assert isinstance(model, TorchModel)
+    return _describe_network(model, X)
 
 
 def _linear(

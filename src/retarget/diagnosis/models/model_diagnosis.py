@@ -54,7 +54,8 @@ from retarget.errors import ModelRunError, RetargetError
 from retarget.progress import PatientBar
 from retarget.theory.stream_kernel import Advance
 
-Said = dict[Question, Predictions]  # what a model predicts for the rows of each question
+# What a model predicts for the rows of each question; empty if it failed.
+Said = dict[Question, Predictions]
 
 
 def diagnose_model(parted: Split, options: DiagnosisOptions) -> ModelDiagnosis:
@@ -175,21 +176,15 @@ class _Diagnosing:
         """
         if self._parted.progressive:
             return {"progressive": before}
-        return {question: model.predict(one.rows.X) for question, one in self._parted.asked.items()}
-
-    def _nothing(self) -> Said:
-        return {
-            question: np.full(ruler.truth.Y.shape, math.nan)
-            for question, ruler in self._rulers.items()
-        }
+        return {question: model.predict(rows.X) for question, rows in self._parted.asked.items()}
 
     def _attempt(self, what: str, run: Callable[[], Said]) -> Said:
-        """Returns what a run says; if the model fails, notes that and returns NaN."""
+        """Returns what a run says; if the model fails, notes that."""
         try:
             return run()
         except ModelFailedError as error:
             self._failures.append(f"{what}, {error}.")
-            return self._nothing()
+            return {}
 
     def _batch(self, passage: Passage) -> Said:
         rows = self._model, self._stream.X, self._stream.Y
@@ -201,7 +196,7 @@ class _Diagnosing:
     def _corrected(self, theory: _Theory) -> Said:
         correction = theory.correction
         if correction is None or correction.model is None:
-            return self._nothing()
+            return {}
         return self._said(correction.model, correction.before_blocks)
 
     def _in_random_orders(self, came: Said) -> _Trained:
@@ -286,7 +281,8 @@ class _Diagnosing:
     def _score(self, way: ModelWay, trained: _Trained, question: Question) -> ModelScore:
         """Returns the score of one way; in each bootstrap resample, one of its runs is drawn."""
         ruler, came = trained.rulers[question], trained.came[question]
-        runs = [said[question] for said in trained.said] or [np.full(came.shape, math.nan)]
+        runs = [said[question] for said in trained.said if said]
+        runs = runs or [np.full(came.shape, math.nan)]
 
         def over_runs(measure: Callable[[Predictions], Resamples]) -> Resamples:
             return any_of([measure(run) for run in runs], self._seed)
@@ -303,7 +299,7 @@ class _Diagnosing:
 
     def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:
         """Returns the share of the gap closed; unknown if the batch fit stopped too early."""
-        if self._diverged(ruler, came[ruler.question]):
+        if not (batch and corrected) or self._diverged(ruler, came[ruler.question]):
             return UNKNOWN
         means = (ruler.means(said[ruler.question]) for said in (batch, came, corrected))
         closed = gap_closed(*means)

@@ -26,20 +26,12 @@ def from_predictions(
 ) -> ModelDiagnosis:
     """Diagnoses a log of a model's predictions, without the model.
 
+    `predictions` are (n,) or (n, c) for each row just before it was learned, in the user's units,
+    or (n,) names of classes; `predictions_after` are those at the end of the stream, or later.
+
     The shift is then measured from before a row was learned to the end, so it includes the effect
     of the row's own step. The log does not show when a prediction moved, so every later row gets
     the same share of the movement.
-
-    Args:
-        stream: The rows that the model learned, in order.
-        predictions: (n,) or (n, c) its prediction for each row just before the row was learned, in
-            the user's units; for classes, (n,) their names. None: no log.
-        predictions_after: The same at the end of the stream, or later.
-        options: The metric, the seed of the bootstrap, and whether groups are drawn as a whole.
-
-    Raises:
-        InvalidInputError: There is no log, its length differs from the stream's, or it holds
-            something other than numbers or classes of the stream.
     """
     if predictions is None and predictions_after is None:
         raise InvalidInputError("there are no predictions; give predictions, or predictions_after")

@@ -1,6 +1,5 @@
 """Compares a diagnosis with an earlier one: before and after a change."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ def read_earlier(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"--compare is {path}, which cannot be read: {error}") from error
     try:
-        DIAGNOSIS_JSON.model_validate_json(text)
+        earlier = DIAGNOSIS_JSON.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -43,8 +42,7 @@ def read_earlier(path: Path) -> dict[str, Any]:
             f"--compare is {path}, which is not the result of a diagnosis: {where}: "
             f"{first['msg']}; expected the diagnosis.json of an earlier run of this version"
         ) from error
-    earlier: dict[str, Any] = json.loads(text)
-    return earlier
+    return earlier.model_dump()
 
 
 def compared_with(earlier: dict[str, Any], now: dict[str, Any]) -> list[Compared]:

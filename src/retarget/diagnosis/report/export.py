@@ -18,7 +18,6 @@ from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
 from retarget.diagnosis.report.words import (
     QUESTIONS,
-    baseline_lines,
     kernel_words,
     learner_lines,
     learner_words,
@@ -263,7 +262,7 @@ def summary_text(diagnosis: Diagnosis) -> str:
     lines = [verdict.headline, "", "What to do:", *(f"- {one}" for one in verdict.recommendations)]
     for place, answer in enumerate(diagnosis.answers):
         lines += ["", f"{QUESTIONS[answer.question]} ({answer.rows:,}):".capitalize()]
-        for line in [*learner_lines(diagnosis), *baseline_lines(diagnosis)]:
+        for line in learner_lines(diagnosis):
             score = line.scores[place]
             if score is not None:
                 accuracy = f", accuracy {with_interval(score.accuracy)}" if score.accuracy else ""

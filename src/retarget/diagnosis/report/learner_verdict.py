@@ -19,13 +19,13 @@ from retarget.diagnosis.findings import (
 from retarget.diagnosis.measure.holdout import ENOUGH
 from retarget.diagnosis.report.sentences import Sentences
 from retarget.diagnosis.report.words import (
-    MANY,
     METRICS,
     QUESTIONS,
+    baseline_name,
     batch_name,
+    change_words,
     interval,
     number,
-    opposite,
     percent,
     points_apart,
     sentence,
@@ -105,17 +105,19 @@ class LearnerVerdict(Sentences):
     def _first(self) -> Iterator[str]:
         """Yields what must be known before anything else: a bad batch model, a simple winner."""
         for one in self._of("bad batch model"):
+            times, low, high = (f"{1 + value:,.3g}" for value in one.effect)
             yield (
                 f"A batch model of these rows is worse than predicting {self._constant} "
-                f"{self._on(one.question)} ({_times(one.effect)}), so a comparison with it means "
-                "little there."
+                f"{self._on(one.question)} ({times} times its error, {low} to {high}), so a "
+                "comparison with it means little there."
             )
         for one in self._of("baseline wins"):
             if one.subject == "constant" and self._of("bad batch model"):
                 continue
-            yield sentence(
-                f"predicting {self._baseline(one)} is better than both models "
-                f"{self._on(one.question)}: {number(one.value)} against {number(one.against)} "
+            simple = baseline_name(one.subject, self._diagnosis)
+            yield (
+                f"Predicting {simple} is better than both models {self._on(one.question)}: "
+                f"{number(one.value)} against {number(one.against)} "
                 f"({METRICS[self._diagnosis.metric]})."
             )
         nothing = [self._on(one.question) for one in self._of("nothing learned")]
@@ -141,7 +143,7 @@ class LearnerVerdict(Sentences):
                 return f"{where} both get every row right"
             apart = points_apart(gap)
             return f"{where} it gets {percent(right)} right, {model} {percent(best)} ({apart})"
-        return f"{where} its {self._error} is {_above(answer.excess, f'{model}')}"
+        return f"{where} its {self._error} is {_above(answer.excess, model)}"
 
     def advice(self, kind: VerdictKind) -> Iterator[str]:
         """Yields what to change about the online learner, the most useful first."""
@@ -280,12 +282,6 @@ def _few(answers: list[Answer]) -> str:
     )
 
 
-def _times(excess: Estimate) -> str:
-    """Words how large a loss is, compared with another."""
-    times, low, high = (f"{1 + value:,.3g}" for value in excess)
-    return f"{times} times its error, {low} to {high}"
-
-
 def _above(excess: Estimate, model: str) -> str:
     """Words how far a loss is above or below that of a model."""
     if excess.value == math.inf:
@@ -296,9 +292,5 @@ def _above(excess: Estimate, model: str) -> str:
     if stands in ("level", "not clear"):
         word = "about that of" if stands == "level" else "not clearly different from that of"
         return f"{word} {model} ({interval(excess, share=True)})"
-    if excess.value >= MANY:
-        times, low, high = (f"{1 + value:,.0f}" for value in excess)
-        return f"{times} times that of {model} ({low} to {high})"
-    seen = opposite(excess) if excess.value < 0 else excess
-    word = "below" if excess.value < 0 else "above"
-    return f"{percent(seen.value)} {word} that of {model} ({interval(seen, share=True)})"
+    its = f"that of {model}"
+    return change_words(excess, f"below {its}", f"above {its}", its)

@@ -34,15 +34,15 @@ class ModelVerdict(Sentences):
         model = self._model
         if self._of("model diverged"):
             return f"{model.name} diverges on this stream: its predictions are useless."
-        (log,) = self._of("model log")
         if model.logged:
-            if math.isfinite(log.value) and math.isfinite(log.against):
-                before, again = with_interval(model.prequential), with_interval(model.remembered)
+            before, again = model.prequential, model.remembered
+            if math.isfinite(before.value) and math.isfinite(again.value):
                 return (
-                    f"The squared error of {model.name} on the rows learned is {again} at the "
-                    f"end; just before each row was learned, it was {before}."
+                    f"The squared error of {model.name} on the rows learned is "
+                    f"{with_interval(again)} at the end; just before each row was learned, it was "
+                    f"{with_interval(before)}."
                 )
-            known = model.prequential if math.isfinite(log.value) else model.remembered
+            known = before if math.isfinite(before.value) else again
             return f"The squared error of {model.name} is {with_interval(known)}."
         tried = [one for one in self._of("model trial") if math.isfinite(one.effect.value)]
         best = min(tried, key=lambda one: one.effect.high, default=None)
@@ -112,20 +112,16 @@ class ModelVerdict(Sentences):
             "corrected": f"train {model.name} on iteratively corrected targets",
         }
         useful = False
-
-        def best(way: str) -> float:
-            effects = (one.effect.value for one in self._of("model trial") if one.subject == way)
-            return min((effect for effect in effects if math.isfinite(effect)), default=math.inf)
-
-        for way, text in sorted(words.items(), key=lambda item: best(item[0])):
-            effects = [one for one in self._of("model trial") if one.subject == way]
-            known = [one for one in effects if math.isfinite(one.effect.value)]
+        trials = [one for one in self._of("model trial") if math.isfinite(one.effect.value)]
+        best_first = [one.subject for one in sorted(trials, key=lambda one: one.effect.value)]
+        for way in dict.fromkeys([*best_first, *words]):
+            known = [one for one in trials if one.subject == way]
             if way == "corrected" and model.corrected_size > TOO_LARGE:
                 yield (
                     f"Do not train {model.name} on corrected targets: they reach "
                     f"{number(model.corrected_size)} standard deviations from the mean."
                 )
-            elif advice := self._change_advice(text, known):
+            elif advice := self._change_advice(words[way], known):
                 useful = True
                 yield advice
             elif way == "corrected" and known:
@@ -138,15 +134,14 @@ class ModelVerdict(Sentences):
 
     def _worse_than_constant(self) -> Iterator[str]:
         """Yields where the model as it came is worse than the simplest predictor."""
-        for question in self._model.questions:
-            came = self._model.score("as it came", question)
-            answer = self._diagnosis.answer(question)
-            if came is None or answer is None or not enough(answer):
+        for came in (one for one in self._model.scores if one.way == "as it came"):
+            answer = self._diagnosis.answer(came.question)
+            if answer is None or not enough(answer):
                 continue
             constant = answer.baselines[0].loss
             if came.loss.low > constant.high:  # both intervals: on the safe side
                 yield (
-                    f"Do not rely on {self._model.name} {self._on(question)}: it is worse than "
-                    f"predicting {self._constant}, {with_interval(came.loss)} against "
+                    f"Do not rely on {self._model.name} {self._on(came.question)}: it is worse "
+                    f"than predicting {self._constant}, {with_interval(came.loss)} against "
                     f"{with_interval(constant)}."
                 )

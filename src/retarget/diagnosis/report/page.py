@@ -1,13 +1,11 @@
-"""Writes the report on a diagnosis: one self-contained HTML file that works offline."""
+"""The page of a diagnosis: one self-contained HTML file that works offline."""
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
-from os import PathLike
-from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
@@ -19,7 +17,6 @@ from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import Chart, rows, scores, targets
 from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.result import Diagnosis
-from retarget.storage import atomic_file
 
 # By key, in the order of the page.
 CHARTS = {
@@ -35,24 +32,6 @@ CHARTS = {
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
-def write_report(
-    diagnosis: Diagnosis,
-    path: str | PathLike[str],
-    *,
-    command: str | None = None,
-    made: datetime | None = None,
-    compared: Sequence[Compared] = (),
-) -> None:
-    """Writes the report as one HTML file, atomically.
-
-    It shows the command that reproduces it, or says that it was made from Python, the date `made`
-    (default: now), and the comparison with an earlier run, if there is one.
-    """
-    page = report_html(diagnosis, command=command, made=made, compared=compared)
-    with atomic_file(Path(path)) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
-
-
 def report_html(
     diagnosis: Diagnosis,
     *,
@@ -60,7 +39,11 @@ def report_html(
     made: datetime | None = None,
     compared: Sequence[Compared] = (),
 ) -> str:
-    """Returns the report as HTML; the same diagnosis, command and date give the same text."""
+    """Returns the report as HTML; the same diagnosis, command and date give the same text.
+
+    It shows the command that reproduces it, or says that it was made from Python, the date `made`
+    (default: now), and the comparison with an earlier run, if there is one.
+    """
     charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
     plotly, script, moved = _plotly(), _part("report.js"), rows.moved(diagnosis)
     unit = targets.move_unit(diagnosis)
@@ -91,7 +74,7 @@ def report_html(
             style=_part("report.css"),
             plotly=plotly,
             script=script,
-            chart_data=chart_json(charts.values()),
+            chart_data=chart_json(charts),
         )
     )
     return _encodable(text)
@@ -139,8 +122,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"name": words.name, "number": words.number, "percent": words.percent}
-    environment.filters.update(filters, count="{:,}".format)
+    environment.filters.update(name=words.name, number=words.number, percent=words.percent)
+    environment.filters.update(sentence=words.sentence, count="{:,}".format)
     return environment
 
 
@@ -163,8 +146,9 @@ def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
     return {key: draw(diagnosis) for key, draw in CHARTS.items()}
 
 
-def chart_json(charts: Iterable[Chart | None]) -> str:
+def chart_json(charts: dict[str, Chart | None]) -> str:
     """Returns the charts as JSON, escaped so that any text is safe inside a <script> element."""
-    drawn = (chart for chart in charts if chart is not None)
-    parts = (f'"{chart.key}":{chart.figure.to_json(engine="json")}' for chart in drawn)
+    parts = (
+        f'"{key}":{chart.figure.to_json(engine="json")}' for key, chart in charts.items() if chart
+    )
     return f"{{{','.join(parts)}}}".translate(UNSAFE)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from retarget.diagnosis.answers import UNKNOWN, Estimate, LearnerName, Question
+from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.report.charts.rows import (
     axis_of,
     chunks,
-    group_of_row,
     has_run,
     most_shifted,
     moved,
@@ -80,7 +80,9 @@ class Card(NamedTuple):
 
 def score_cards(diagnosis: Diagnosis) -> list[Card]:
     """Returns a card for each question: the online model, or the user's, against the batch one."""
-    shown, lines = measure(diagnosis), _lines(diagnosis)
+    model, shown = diagnosis.model, measure(diagnosis)
+    asked = _asked(diagnosis) if model is None else model.questions
+    lines = learner_lines(diagnosis) if model is None else model_lines(model)
     pair = [one for mark in ("online", "offline") for one in lines if one.mark == mark]
     return [
         Card(
@@ -92,7 +94,7 @@ def score_cards(diagnosis: Diagnosis) -> list[Card]:
             ],
             _difference(diagnosis, question),
         )
-        for k, question in enumerate(_questions(diagnosis))
+        for k, question in enumerate(asked)
     ]
 
 
@@ -109,37 +111,27 @@ def _difference(diagnosis: Diagnosis, question: Question) -> str:
     return "" if math.isnan(effect.value) else told.format(change_words(effect))
 
 
-def _questions(diagnosis: Diagnosis) -> tuple[Question, ...]:
-    """Returns the questions that the user's model was asked, or else the learners."""
-    if diagnosis.model is not None:
-        return diagnosis.model.questions
+def _asked(diagnosis: Diagnosis) -> tuple[Question, ...]:
+    """Returns the questions that the learners were asked."""
     return tuple(answer.question for answer in diagnosis.answers)
-
-
-def _lines(diagnosis: Diagnosis) -> list[ScoreLine]:
-    """Returns the scores of the user's model (those that it has), or else of the learners."""
-    if diagnosis.model is None:
-        return learner_lines(diagnosis)
-    lines = model_lines(diagnosis.model)
-    return [one for one in lines if any(score is not None for score in one.scores)]
 
 
 def first_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of the user's model, or else of the learners, and of the baselines."""
-    if diagnosis.model is None:
+    model = diagnosis.model
+    if model is None:
         return learner_table(diagnosis)
-    asked, lines = _questions(diagnosis), _lines(diagnosis)
-    if asked == tuple(answer.question for answer in diagnosis.answers):
+    asked, lines = model.questions, model_lines(model)
+    if asked == _asked(diagnosis):
         lines += baseline_lines(diagnosis)
     return _scores("Scores of your model", "Way of training", lines, asked, measure(diagnosis))
 
 
 def learner_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
-    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
-    asked = [answer.question for answer in diagnosis.answers]
+    lines = learner_lines(diagnosis)
     label = "Scores" if diagnosis.model is None else "Scores of the kernel learners"
-    table = _scores(label, "Learner", lines, asked, measure(diagnosis))
+    table = _scores(label, "Learner", lines, _asked(diagnosis), measure(diagnosis))
     accuracy = diagnosis.metric == "auto" and diagnosis.stream.kind == "classification"
     loss = " in squared error" if accuracy else ""  # the shown measure, or another one
     for row, line in zip(table.rows, lines, strict=True):
@@ -155,13 +147,12 @@ def squared_table(diagnosis: Diagnosis) -> ReportTable | None:
         diagnosis.metric == "auto" and diagnosis.stream.kind == "regression"
     ):
         return None
-    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
-    asked = [answer.question for answer in diagnosis.answers]
+    lines, asked = learner_lines(diagnosis), _asked(diagnosis)
     return _scores("Mean squared error", "Learner", lines, asked, SQUARED)
 
 
 def _scores(
-    label: str, first: str, lines: list[ScoreLine], asked: Sequence[Question], shown: Measure
+    label: str, first: str, lines: list[ScoreLine], asked: tuple[Question, ...], shown: Measure
 ) -> ReportTable:
     """Returns a table with a row for each line and a column for each question."""
     columns = [first, *(COLUMNS[question] for question in asked)]
@@ -206,18 +197,16 @@ def target_table(diagnosis: Diagnosis) -> ReportTable | None:
 def change_table(model: ModelDiagnosis) -> ReportTable | None:
     """Returns how each way of training changed the model's error; None if no other was run."""
     rows = []
-    for way in WAYS:
-        scores = [model.score(way, question) for question in model.questions]
-        if way == "as it came" or all(score is None for score in scores):
+    for way, mark in WAYS.items():
+        scores = [one for one in model.scores if one.way == way]
+        if way == "as it came" or not scores:
             continue
-        cells = [Cell(change_words(UNKNOWN if one is None else one.change)) for one in scores]
-        if way == "corrected":
-            shares = [model.closed.get(question, UNKNOWN) for question in model.questions]
-            cells = [
-                cell._replace(note=_closes(share))
-                for cell, share in zip(cells, shares, strict=True)
-            ]
-        rows.append([Cell(sentence(way), mark=WAYS[way].replace(" ", "-")), *cells])
+        closed = model.closed if way == "corrected" else {}
+        cells = [
+            Cell(change_words(one.change), _closes(closed.get(one.question, UNKNOWN)))
+            for one in scores
+        ]
+        rows.append([Cell(sentence(way), mark=mark.replace(" ", "-")), *cells])
     columns = ["Way of training", *(COLUMNS[question] for question in model.questions)]
     return ReportTable("Change of the error", columns, rows) if rows else None
 
@@ -308,14 +297,14 @@ def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     size = found.size
     if not np.isfinite(size).any():
         return None
-    rows, groups = most_shifted(size), group_of_row(diagnosis)
+    rows, (names, groups) = most_shifted(size), partition(stream)
     columns = {"Row": [f"{stream.rows[i]:,}" for i in rows]}
     if axis_of(stream)[1] != "row":
         columns["Position"] = [f"{i + 1:,}" for i in rows]
     if stream.times is not None:
         columns["Time"] = [name(str(stream.times[i]), 32) for i in rows]
     if stream.groups is not None:
-        columns["Group"] = [name(diagnosis.groups.names[groups[i]]) for i in rows]
+        columns["Group"] = [name(names[groups[i]]) for i in rows]
     columns["Shift"] = [number(float(size[i])) for i in rows]
     columns["True target"] = _target_texts(stream, stream.Y[rows])
     label = "The most overwritten rows"

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from typing import get_args
 
 from rich.filesize import decimal
 
-from retarget.diagnosis.answers import TOO_LARGE, Answer, BaselineKind, Question
+from retarget.diagnosis.answers import TOO_LARGE, Answer, Question
 from retarget.diagnosis.dialect import option
 from retarget.diagnosis.findings import Finding, FindingKind, clear_gain, enough
 from retarget.diagnosis.report.words import (
@@ -47,10 +46,6 @@ class Sentences:
     def _on(self, question: Question | None) -> str:
         """Returns where something was found, if there is more than one place."""
         return "" if question is None else f"on {QUESTIONS[question]}"
-
-    def _baseline(self, finding: Finding) -> str:
-        kind = next(kind for kind in get_args(BaselineKind) if kind == finding.subject)
-        return baseline_name(kind, self._diagnosis)
 
     def _counts(self, finding: Finding) -> bool:
         """Whether a finding is from enough rows to recommend something."""

@@ -9,7 +9,6 @@ from rich.filesize import decimal
 
 from retarget.diagnosis.answers import (
     Baseline,
-    BaselineKind,
     Estimate,
     LearnerName,
     Metric,
@@ -19,6 +18,7 @@ from retarget.diagnosis.answers import (
     Score,
 )
 from retarget.diagnosis.findings import POINTS, judged
+from retarget.diagnosis.measure.stability import NON_NORMALITY_ROWS
 from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.theory.offline.aims import as_aim
@@ -31,7 +31,6 @@ TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS):
 # Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 MANY = 10.0  # a relative change above this is given as a multiple, not in per cent
-MEASURED = 2000  # the condition number uses at most so many rows (see `Stability`)
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -107,18 +106,18 @@ def opposite(estimate: Estimate) -> Estimate:
     return Estimate(-estimate.value, -estimate.high, -estimate.low)
 
 
-def change_words(effect: Estimate) -> str:
-    """Words a relative change of the loss."""
+def change_words(
+    effect: Estimate, less: str = "lower", more: str = "higher", times: str = "as high"
+) -> str:
+    """Words a relative change of the loss; one that is large, by how many times."""
     if not math.isfinite(effect.value):
         return "not defined"
     if effect.low <= 0 <= effect.high:
         return f"not clearly different ({interval(effect, share=True)})"
     if effect.value >= MANY:
-        times, low, high = (f"{1 + value:,.0f}" for value in effect)
-        return f"{times} times as high ({low} to {high})"
-    less = effect.value < 0
-    seen = opposite(effect) if less else effect
-    word = "lower" if less else "higher"
+        factor, low, high = (f"{1 + value:,.0f}" for value in effect)
+        return f"{factor} times {times} ({low} to {high})"
+    seen, word = (opposite(effect), less) if effect.value < 0 else (effect, more)
     return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
 
 
@@ -189,8 +188,8 @@ def batch_name(aim: str) -> str:
     return f"batch model of the last {recent.window:,} rows"
 
 
-def baseline_name(kind: BaselineKind, diagnosis: Diagnosis) -> str:
-    """Returns the name of a simple predictor."""
+def baseline_name(kind: str, diagnosis: Diagnosis) -> str:
+    """Returns the name of a simple predictor of a kind (`BaselineKind`)."""
     if kind == "recent":
         return batch_name(diagnosis.aim)
     return "the last value" if kind == "last" else constant_name(diagnosis.stream)
@@ -209,15 +208,15 @@ class ScoreLine(NamedTuple):
         """The label as the heading of a line on the page."""
         if self.mark == "baseline":
             return f"Baseline, {name(self.label)}"
-        return f"{self.label[0].upper()}{self.label[1:]}"
+        return sentence(self.label)
 
 
 def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
-    """Returns the scores of the four learners."""
+    """Returns the scores of the four learners and of the baselines."""
     diverged = "it diverged: its predictions are not finite numbers"
     ahead = "the exact correction needs the whole stream in advance"
     progressive = diagnosis.answer("progressive") is not None
-    return [
+    learners = [
         ScoreLine(
             label,
             learner,
@@ -226,6 +225,7 @@ def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
         )
         for learner, label in LEARNERS.items()
     ]
+    return learners + baseline_lines(diagnosis)
 
 
 def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
@@ -243,12 +243,13 @@ def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
 
 
 def model_lines(model: ModelDiagnosis) -> list[ScoreLine]:
-    """Returns the scores of the user's model, by way of training."""
+    """Returns the scores of the user's model, by way of training, for those that were tried."""
     why = "it is not possible, or it failed"
-    return [
+    lines = [
         ScoreLine(way, mark, tuple(model.score(way, asked) for asked in model.questions), why)
         for way, mark in WAYS.items()
     ]
+    return [one for one in lines if any(one.scores)]
 
 
 def move_words(move: tuple[str, str, float, float], unit: str) -> str:
@@ -409,7 +410,9 @@ def _system(diagnosis: Diagnosis) -> str:
             "affect each other strongly: small changes of early targets can become large by the "
             "end, though every single step is stable. A smaller rate reduces this."
         )
-    rows = f" of the first {MEASURED:,} rows" if len(diagnosis.stream) > MEASURED else ""
+    rows = ""
+    if len(diagnosis.stream) > NON_NORMALITY_ROWS:
+        rows = f" of the first {NON_NORMALITY_ROWS:,} rows"
     return (
         f"Non-normality of the online system (its condition number{rows}): {number(condition)}. "
         f"Steps {meaning}"

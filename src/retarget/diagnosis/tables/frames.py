@@ -113,7 +113,7 @@ def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
     rows, values = shape[0] if shape else 1, math.prod(shape)
     header = _Header(shape, values * max(dtype.itemsize, 8))
     require_width(what, math.prod(shape[1:]))
-    require_table_size(what, rows, header.loaded / max(rows, 1))
+    require_table_size(what, rows, header.loaded)
     # A zip's checksum is compared only if the file is read completely.
     announced, left = values * dtype.itemsize, size - file.tell()
     if announced != left:
@@ -148,8 +148,9 @@ def _common_rows(path: Path, headers: dict[str, _Header]) -> int:
             f"{path} holds arrays of different lengths ({described} rows); expected one row per "
             f"sample in all of them; save a test set in a separate file ({option('test')})"
         )
-    require_table_size(str(path), 1, sum(header.loaded for header in headers.values()))
-    return next(iter(lengths.values()))
+    rows = next(iter(lengths.values()))
+    require_table_size(str(path), rows, sum(header.loaded for header in headers.values()))
+    return rows
 
 
 def _columns_of(name: str, header: _Header) -> Iterator[tuple[str, int]]:

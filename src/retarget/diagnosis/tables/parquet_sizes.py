@@ -100,10 +100,6 @@ class ThriftReader:
 
     The time is linear in the bytes read: every value takes at least one.
 
-    Args:
-        content: The buffer.
-        place: Where the first structure begins.
-
     Examples:
         >>> ThriftReader(b"\x15\x0e\x18\x02ab\x00").structure()
         {1: 7, 2: b'ab'}

@@ -324,7 +324,7 @@ class Preparation:
         for feature in self.features:
             require_column(table.columns, feature.name, "test")
         names = tuple(name for feature in self.features for name in feature.feature_names)
-        require_table_size("the matrix of features", len(table), 8 * len(names))
+        require_table_size("the matrix of features", len(table), 8 * len(table) * len(names))
         X = np.empty((len(table), len(names)))
         missing: dict[str, int] = {}
         unknown_notes: list[str] = []

@@ -73,7 +73,7 @@ def read_text(path: Path, choose: Choose) -> pl.DataFrame:
     require_distinct(names, str(path))
     chosen = choose(names)
     rows = int((text.count("\n") + 1) * size / len(start))
-    require_table_size(str(path), rows, 8 * len(names))
+    require_table_size(str(path), rows, 8 * rows * len(names))
     table = _parsed(path, content, separator, names)[chosen]
     return _numbers_recognized(table, decimal_comma=separator == ";")
 
@@ -138,10 +138,8 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
             glob=False,
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        with _opened(content) as file:
-            require_utf8(path, file)
-        with _opened(content) as file:
-            require_even_rows(path, file, separator, len(names))
+        require_utf8(path, content)
+        require_even_rows(path, content, separator, len(names))
         raise InvalidInputError(
             f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote "
             "that is not closed"
@@ -153,8 +151,7 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
         )
     table.columns = names
     if table[names[-1]].null_count():  # Polars pads short rows
-        with _opened(content) as file:
-            require_even_rows(path, file, separator, len(names))
+        require_even_rows(path, content, separator, len(names))
         table = table.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
     if table.is_empty():
         raise InvalidInputError(f"{path} holds a header and no rows; expected rows below it")
@@ -191,7 +188,7 @@ def decoded(path: Path, start: bytes) -> str:
                 f"{path} is {what}, not a table in text; expected UTF-8 text: save it as CSV, or "
                 "give it the right suffix"
             )
-    require_utf8(path, io.BytesIO(start), whole=False)
+    require_utf8(path, start, whole=False)
     control = len(start) - len(start.translate(None, CONTROL))
     if control > max(MOST_CONTROL, MOST_CONTROL_SHARE * len(start)):
         raise InvalidInputError(
@@ -208,28 +205,29 @@ def decoded(path: Path, start: bytes) -> str:
     return text
 
 
-def require_utf8(path: Path, file: IO[bytes], whole: bool = True) -> None:
+def require_utf8(path: Path, content: Path | bytes, whole: bool = True) -> None:
     """Refuses text that is not UTF-8, naming the line; an excerpt may end within a character."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
-    while True:
-        chunk = file.read(CHUNK)
-        try:
-            decoder.decode(chunk, final=whole and not chunk)
-        except UnicodeDecodeError as error:
-            line += error.object[: error.start].count(b"\n")
-            raise InvalidInputError(
-                f"{path} is not text in UTF-8: line {line} holds the byte "
-                f"0x{error.object[error.start]:02x}; save it as CSV in UTF-8 (if it is a table)"
-            ) from error
-        if not chunk:
-            return
-        line += chunk.count(b"\n")
+    with _opened(content) as file:
+        while True:
+            chunk = file.read(CHUNK)
+            try:
+                decoder.decode(chunk, final=whole and not chunk)
+            except UnicodeDecodeError as error:
+                line += error.object[: error.start].count(b"\n")
+                raise InvalidInputError(
+                    f"{path} is not text in UTF-8: line {line} holds the byte "
+                    f"0x{error.object[error.start]:02x}; save it as CSV in UTF-8 (if it is a table)"
+                ) from error
+            if not chunk:
+                return
+            line += chunk.count(b"\n")
 
 
-def require_even_rows(path: Path, file: IO[bytes], separator: str, width: int) -> None:
+def require_even_rows(path: Path, content: Path | bytes, separator: str, width: int) -> None:
     """Refuses rows with more or fewer cells than the header, naming the first one's line."""
-    with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+    with io.TextIOWrapper(_opened(content), encoding="utf-8-sig", newline="") as text:
         rows = csv.reader(text, delimiter=separator)
         try:
             for row in rows:
@@ -259,13 +257,13 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         rows = int(lazy.select(pl.len()).collect().item())
     require_width(str(path), len(schema))
     names = choose(list(schema))
-    require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
-    require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
+    require_table_size(str(path), rows, rows * sum(bytes_a_cell(schema[name]) for name in names))
+    require_table_size(str(path), rows, sizes.loaded(names))
     with damage_explained(path):
         table = lazy.select(by_name(names)).collect()  # a column called * is not a pattern
     # A text stored once in the file may be repeated in every row.
     texts = table.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum())
-    require_table_size(str(path), rows, sum(texts.row(0)) / max(rows, 1) if texts.width else 0)
+    require_table_size(str(path), rows, sum(texts.row(0)) if texts.width else 0)
     return table
 
 

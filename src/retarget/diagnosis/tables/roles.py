@@ -36,9 +36,8 @@ def require_text_size(what: str, size: int) -> None:
         )
 
 
-def require_table_size(what: str, rows: int, row_bytes: float) -> None:
-    """Refuses a table that would not fit beside the computation."""
-    size = int(rows * row_bytes)
+def require_table_size(what: str, rows: int, size: int) -> None:
+    """Refuses a table of this size in bytes if it would not fit beside the computation."""
     if size > LARGEST_TABLE:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
@@ -342,7 +341,8 @@ def _with_lags(
         raise InvalidInputError(
             f"{named('lags')} is {roles.lags:,} and {what} {most:,} rows; expected fewer lags"
         )
-    require_table_size("the table with its lags", len(table), 8 * roles.lags * len(roles.target))
+    added = 8 * len(table) * roles.lags * len(roles.target)
+    require_table_size("the table with its lags", len(table), added)
     require_distinct([*table.columns, *roles.lag_names], "the table with its lags")
     table, kept = with_lags(table, roles.target, roles.lags, groups)
     notes.append(

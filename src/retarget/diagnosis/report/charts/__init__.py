@@ -19,7 +19,6 @@ BLUE, GREY = "#2E8BC9", "#808890"
 class Chart:
     """A Plotly figure with its texts."""
 
-    key: str  # its name in the page, as `chart-KEY`
     title: str  # the question that it answers
     caption: str  # how to read it
     alternative: str  # what it shows, for screen readers

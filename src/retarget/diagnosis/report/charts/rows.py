@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.report.charts import BLUE, Chart, dots, figure, finite, line, scale
 from retarget.diagnosis.report.words import chart_text, name, number, percent
 from retarget.diagnosis.result import Diagnosis, GroupShift
@@ -112,7 +113,6 @@ def along_chart(diagnosis: Diagnosis) -> Chart | None:
     )
     x_axis, bands = _along(diagnosis)
     return Chart(
-        key="along",
         title="Where did it go wrong?",
         caption="Where the dashed line is above the solid one of the same color, these rows were "
         "forgotten. Where the solid one is above the batch model's, too little was learned from "
@@ -138,7 +138,7 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     if not np.isfinite(size).any():
         return None
     at, unit = axis_of(diagnosis.stream)
-    groups, names = group_of_row(diagnosis), diagnosis.groups.names
+    names, groups = partition(diagnosis.stream)
     rows = drawn_rows(groups, most_shifted(size))
     texts = _row_texts(diagnosis, rows)
     tip = "%{customdata}<br>shift %{y:.3g}"
@@ -171,7 +171,6 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     drawn = f" {len(rows):,} of {len(size):,} rows are drawn ({percent(len(rows) / len(size))})."
     left_out = f" {lost:,} rows are left out: their shift is not finite, as the learner diverged."
     return Chart(
-        key="shift",
         title="Which predictions moved?" if found.yours else "Which rows were overwritten?",
         caption=f"Each dot is a row, and its height is its shift: {meaning}. The line is the mean "
         f"over {window:,} rows at a time.{drawn * (len(rows) < len(size))}{left_out * (lost > 0)}",
@@ -216,7 +215,7 @@ def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
     room = 0.012 * (at[-1] - at[0] + 1)
     title = "row" if unit == "row" else "position in the stream"
     axis = {"title": title, "tickformat": ",d", "range": [at[0] - room, at[-1] + room]}
-    groups = group_of_row(diagnosis)
+    names, groups = partition(diagnosis.stream)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)]])
     if diagnosis.stream.groups is None or not 2 <= len(starts) - 1 <= 30:
         return axis, {}
@@ -224,31 +223,17 @@ def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
     # Only every second band is filled: the background is the other color.
     band = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1}
     layout: dict[str, Any] = {"shapes": [band | {"x0": a, "x1": b} for a, b in ends[::2]]}
-    names = [chart_text(diagnosis.groups.names[groups[start]], 12) for start in starts[:-1]]
+    labels = [chart_text(names[groups[start]], 12) for start in starts[:-1]]
     # 6 pixels per letter, on the 300 pixels of a phone
     space = 300 * np.diff(starts) / len(groups)
-    if all(6 * len(text) + 6 <= wide for text, wide in zip(names, space, strict=True)):
+    if all(6 * len(text) + 6 <= wide for text, wide in zip(labels, space, strict=True)):
         label = {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
         layout["annotations"] = [
             label | {"text": text, "x": (a + b) / 2}
-            for text, (a, b) in zip(names, ends, strict=True)
+            for text, (a, b) in zip(labels, ends, strict=True)
         ]
         layout |= {"legend": {"y": 1.12}, "margin": {"t": 28}}
     return axis, layout
-
-
-def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
-    """Returns (n,) the position of each row's group in `diagnosis.groups.names`.
-
-    Without groups, these are consecutive parts of the stream. If there are too many groups, those
-    without a name of their own have the last position.
-    """
-    names, groups = diagnosis.groups.names, diagnosis.stream.groups
-    if groups is None:
-        return np.repeat(np.arange(len(names)), diagnosis.groups.counts.astype(int))
-    found, which = np.unique(groups.astype(str), return_inverse=True)
-    places = {name: place for place, name in enumerate(names)}
-    return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
 
 
 def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:

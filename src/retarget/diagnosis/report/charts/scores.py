@@ -13,7 +13,6 @@ from retarget.diagnosis.report.words import (
     METRICS,
     QUESTIONS,
     ScoreLine,
-    baseline_lines,
     chart_text,
     interval,
     learner_lines,
@@ -63,9 +62,9 @@ def measure(diagnosis: Diagnosis) -> Measure:
 
 def score_chart(diagnosis: Diagnosis) -> Chart | None:
     """Draws the scores of the learners and baselines, with their intervals."""
-    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
+    lines = learner_lines(diagnosis)
     asked = [answer.question for answer in diagnosis.answers]
-    return _chart(diagnosis, "scores", "Which learner predicts best?", lines, asked)
+    return _chart(diagnosis, "Which learner predicts best?", lines, asked)
 
 
 def way_chart(diagnosis: Diagnosis) -> Chart | None:
@@ -74,11 +73,11 @@ def way_chart(diagnosis: Diagnosis) -> Chart | None:
     if model is None or len({score.way for score in model.scores}) < 2:
         return None
     title = "Which way of training your model is best?"
-    return _chart(diagnosis, "ways", title, model_lines(model), model.questions)
+    return _chart(diagnosis, title, model_lines(model), model.questions)
 
 
 def _chart(
-    diagnosis: Diagnosis, key: str, title: str, lines: list[ScoreLine], asked: Sequence[Question]
+    diagnosis: Diagnosis, title: str, lines: list[ScoreLine], asked: Sequence[Question]
 ) -> Chart | None:
     """Draws finite scores with their intervals: a line each, and a symbol for each question."""
     shown = measure(diagnosis)
@@ -126,7 +125,6 @@ def _chart(
     scale_x = {"tickformat": ".0%"} if shown.share else log_scale(values) if wide else {}
     better = "right" if shown.share else "left"
     return Chart(
-        key=key,
         title=title,
         caption="Each mark is a score, and the line its 95% confidence interval; farther "
         f"{better} is better.",
@@ -178,7 +176,6 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | None:
             tip = f"{label}: {number(rate)}"
             traces.append(line(label, [rate, rate], ends, tip, line=look))
     return Chart(
-        key="rate",
         title="Was the rate a good choice?",
         caption="Each dot is a rate that was tried, and the error on each row before it was "
         f"learned; lower is better.{' A cross marks a rate that diverged.' * (len(failed) > 0)}",

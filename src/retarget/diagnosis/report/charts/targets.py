@@ -4,12 +4,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from retarget.diagnosis.findings import largest_moves
+from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.report.charts import Chart, dots, figure, finite, line
 from retarget.diagnosis.report.charts.rows import (
     GROUP_COLORS,
     POINTS,
     drawn_rows,
-    group_of_row,
     most_shifted,
     moved,
 )
@@ -33,7 +33,7 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     stream = diagnosis.stream
     names = stream.target_names[: len(GROUP_COLORS)]
     limit = max(POINTS // len(names), 1)
-    rows = drawn_rows(group_of_row(diagnosis), most_shifted(diagnosis.shift_size), limit)
+    rows = drawn_rows(partition(stream).numbers, most_shifted(diagnosis.shift_size), limit)
     # Several targets have units of their own, so they are drawn in standard deviations.
     single = len(stream.target_names) == 1
     true, effective = (
@@ -51,7 +51,6 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     few = f" The first {len(names)} of {len(stream.target_names):,} targets are drawn."
     unit = chart_text(names[0], 40) if single else "standard deviations from the mean"
     return Chart(
-        key="targets",
         title="What did it really learn?",
         caption="Each dot is a row: horizontally its true target, vertically its effective "
         "target, on which a batch model would equal the online model. On the dashed line, a "
@@ -92,7 +91,6 @@ def _classes(diagnosis: Diagnosis) -> Chart:
         marker={"color": COLORS["online"]},
     )
     return Chart(
-        key="targets",
         title="Which classes were lost?",
         caption="For each class, the share of its rows whose effective target is largest for "
         "another class: the online model has really learned the wrong class for them."
@@ -166,7 +164,6 @@ def group_chart(diagnosis: Diagnosis) -> Chart | None:
     empty = " An empty square is not defined." * bool(np.isnan(z).any())
     title = "Which group overwrote which?"
     return Chart(
-        key="groups",
         title=title,
         caption="The stronger a square's color, the farther learning the group of its column "
         f"moved the {what} the group of its row, on average. The diagonal shows the effect of "
