@@ -17,6 +17,7 @@ from retarget.diagnosis.findings import standing
 from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
 from retarget.diagnosis.report.words import (
+    DEFINITIONS,
     QUESTIONS,
     kernel_words,
     learner_lines,
@@ -31,12 +32,6 @@ from retarget.text import printable
 
 if TYPE_CHECKING:
     from retarget.diagnosis.report.report_tables import ReportTable
-
-DEFINITIONS = (
-    "Shift: how far later rows moved what was learned from a row. Gap: how far the online "
-    "model's error is above a batch model's. Correction: other targets for the same online "
-    "training, which make up for the shift."
-)
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -295,7 +290,7 @@ def terminal_parts(diagnosis: Diagnosis, compared: Sequence[Compared] = ()) -> l
         _text(verdict.headline, style="bold"),
         *(_text(f"- {advice}") for advice in verdict.recommendations),
         *parts,
-        _text(DEFINITIONS, style="dim"),
+        _text(" ".join(f"{word}: {each}." for word, each in DEFINITIONS.items()), style="dim"),
         *([_table(shifted, f"{shifted.label} of {len(stream):,} learned")] if shifted else []),
         _text(f"Features used: {listed_names(stream.feature_names)}.", style="dim"),
         _text("What was found:", style="bold"),

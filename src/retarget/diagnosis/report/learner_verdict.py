@@ -216,7 +216,7 @@ class LearnerVerdict(Sentences):
         gains = [one for one in mine if clear_gain(one.effect)]
         if not gains:
             known = [one for one in mine if math.isfinite(one.effect.value)]
-            if known and all(one.standing == "behind" for one in known):
+            if any(one.standing == "behind" for one in known):
                 yield (
                     "Do not use the iterative correction as it is: "
                     f"{self._effects(known)}; try a larger block ({option('block_size')})."

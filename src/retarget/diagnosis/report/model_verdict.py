@@ -125,7 +125,7 @@ class ModelVerdict(Sentences):
                 useful = True
                 yield advice
             elif way == "corrected" and known:
-                worse = all(one.standing == "behind" for one in known)
+                worse = any(one.standing == "behind" for one in known)  # and none is clearly better
                 start = "Do not train" if worse else "It is not clear whether to train"
                 yield f"{start} {model.name} on corrected targets: {self._effects(known)}."
         if not useful and not model.logged:

@@ -63,6 +63,7 @@ def report_html(
             measure=scores.measure(diagnosis).words,
             setting=words.setting(diagnosis),
             tested_on=words.tested_on(diagnosis),
+            definitions=words.DEFINITIONS,
             approximation=words.approximation_rows(diagnosis),
             stability=words.stability_words(diagnosis),
             moves=[words.move_words(move, unit) for move in largest_moves(moved.groups)],

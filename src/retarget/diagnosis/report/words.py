@@ -30,6 +30,12 @@ MINUS = "\u2212"
 TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
 # Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+# of the words that the first screen uses
+DEFINITIONS = {
+    "Shift": "how far later rows moved what was learned from a row",
+    "Gap": "how far the online model's error is above a batch model's",
+    "Correction": "other targets for the same online training, which make up for the shift",
+}
 MANY = 10.0  # a relative change above this is given as a multiple, not in per cent
 
 
