@@ -398,7 +398,7 @@ def tensor_cores(device: torch.device) -> bool:
     try:
         probe = torch.ones((16, 16), dtype=torch.float16, device=device)
         return torch.mm(probe, probe, out_dtype=torch.float32).dtype == torch.float32
-    except (AssertionError, RuntimeError, TypeError):  # no CUDA, no such cores, torch before 2.8
+    except (AssertionError, RuntimeError):  # no CUDA, or no such cores
         return False
 
 
