@@ -42,14 +42,8 @@ from retarget.theory.losses import Loss
 class Corrector(ABC):
     """Takes samples and true targets, and gives back others to train a network on.
 
-    Args:
-        module: The network. It is never changed.
-        learner: Describes the optimizer of the loop.
-        options: The checked options, a dataclass: they are saved, and compared when restored.
-        kernel: A function that makes the kernel from a network.
-        params: Which parameters the loop trains.
-        preconditioner: The optimizer of the loop, if it is not plain SGD with one rate.
-        kernel_module: The network whose kernel is used, if not `module` itself.
+    Most arguments are those of `NetworkCorrector`. The checked options are a dataclass: they are
+    saved, and compared when restored. The kernel is that of `kernel_module`, or of `module` itself.
     """
 
     loss: Loss = "squared"
