@@ -186,16 +186,13 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
     `sklearn.linear_model.RidgeClassifier(alpha=gamma)`. Its decision function, for targets -1 and
     1, is twice this one minus 1 (for two classes they are equal).
 
-    Arguments and costs are those of `StreamingRidgeRegressor`.
+    Arguments, attributes and costs are those of `StreamingRidgeRegressor`.
 
     Attributes:
         classes_: (c,) the labels so far, sorted.
-        gamma_: The ridge in use.
         coef_: (c, m) weights of the features.
         intercept_: (c,) constants.
         learner_: The `rt.StreamingRidge`. Its outputs are in the order in which classes appeared.
-        n_features_in_: Number of columns of X.
-        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt
