@@ -162,7 +162,8 @@ class ClosedLoopCorrector(Corrector):
                 f"with replay={self.replay} stored samples must be trained on too; call "
                 "X, Z = next_block(X, Y) instead of correct"
             )
-        return self._next_block(X, Y)[1]
+        with self._all_or_nothing() as after:
+            return after._led(X, Y)[1]
 
     def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
         """Returns samples to train on now, and their targets: those given, then stored ones.
@@ -174,12 +175,9 @@ class ClosedLoopCorrector(Corrector):
         Returns:
             (m, ...) samples and (m, c) targets; train on them in this order.
         """
-        samples, Z = self._next_block(X, Y)
-        return mapped(lambda leaf: give_back(leaf, library_of(X)), samples), Z
-
-    def _next_block(self, X: Any, Y: Any) -> tuple[Samples, Any]:
         with self._all_or_nothing() as after:
-            return after._led(X, Y)
+            samples, Z = after._led(X, Y)
+            return mapped(lambda leaf: give_back(leaf, library_of(X)), samples), Z
 
     def _led(self, X: Any, Y: Any) -> tuple[Samples, Any]:
         samples, targets = self._checked(X, Y)
