@@ -204,12 +204,8 @@ def tangent_map(
 ) -> FeatureMap:
     """Makes the map to a network's tangent features, with the network's outputs as the start.
 
-    Args:
-        network: The network, in evaluation mode; it must not change any more.
-        params: Names of the parameters whose gradients are used.
-        features: Number of features.
-        combinations: Number of random combinations of the outputs whose gradients are computed.
-        seed: Seed of the projection and the combinations.
+    The gradients are those of so many random combinations of the outputs. The network must be in
+    evaluation mode, and must not change any more.
     """
     kernel = EmpiricalNTK(
         _CombinedOutputs(network, combinations, seed),

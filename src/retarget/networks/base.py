@@ -146,11 +146,8 @@ class Corrector(ABC):
     def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restores the result of `to_state`; call it on a new corrector with the same options.
 
-        Use it if you already have a corrector with its network; `load` makes one.
-
-        Args:
-            values: Plain values.
-            tensors: Tensors by name, on the network's device.
+        Use it if you already have a corrector with its network; `load` makes one. The tensors must
+        be on the network's device.
         """
         if self._first is not None:
             raise InvalidInputError(

@@ -67,7 +67,6 @@ class EmpiricalPlan:
         example: Each term's factors, for one sample.
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed, besides the factors.
-        widen: See `Recording`.
         positions: The most positions of a sample that a `linear` or a `conv2d` is applied at.
         layout: Which parameters each term's features belong to.
     """
