@@ -1,5 +1,6 @@
 """Every error and warning. Messages say what was given, what was expected, and what to do."""
 
+import copyreg
 import sys
 import warnings
 from pathlib import Path
@@ -14,13 +15,7 @@ class RetargetError(Exception):
 
     # Exceptions are pickled by their positional arguments: keyword arguments must survive too.
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (type(self), self.args, vars(self))
-
-
-def _made_again(kind: type, arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-    error = kind.__new__(kind, *arguments)
-    error.__dict__.update(attributes)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InvalidInputError(RetargetError, ValueError):
@@ -89,7 +84,7 @@ class TrainingDivergedError(RetargetError, ArithmeticError):
         self.members = members
 
 
-class StreamTooLargeError(RetargetError, MemoryError):
+class StreamTooLargeError(MemoryError, RetargetError):  # in this order it can be unpickled
     """The stream is too long for an exact method to fit into the free memory."""
 
 
