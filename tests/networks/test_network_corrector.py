@@ -329,3 +329,7 @@ def test_a_state_is_restored_in_place(kind):
     ):
         with pytest.raises(InvalidInputError, match=message):
             corrector.restore(*state)
+    elsewhere = kind(mlp(1), LEARNER, gamma=2.0, block_size=4)
+    elsewhere.module.to("meta")  # a second device that every machine has, though without numbers
+    with pytest.raises(InvalidTypeError, match="samples is on the meta device"):
+        elsewhere.restore(*state)

@@ -317,10 +317,6 @@ class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
         return now._outputs(now._queried(X))
 
 
-def _has_probabilities(estimator: Any) -> bool:
-    return bool(estimator.loss == "cross-entropy")
-
-
 class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     """Online kernel learning of one-hot targets; it predicts the class with the largest output.
 
@@ -360,7 +356,7 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     def _class_outputs(self, X: Any) -> np.ndarray:
         return self._queried(X)
 
-    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    @available_if(lambda estimator: estimator.loss == "cross-entropy")  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns class probabilities (m, c); only with `loss="cross-entropy"`."""
         now = self._now()

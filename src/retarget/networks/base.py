@@ -146,8 +146,8 @@ class Corrector(ABC):
     def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restores the result of `to_state`; call it on a new corrector with the same options.
 
-        Use it if you already have a corrector with its network; `load` makes one. The tensors must
-        be on the network's device.
+        Use it if you already have a corrector with its network; `load` makes one. Tensors are
+        copied to the network's device.
         """
         if self._first is not None:
             raise InvalidInputError(
@@ -164,7 +164,8 @@ class Corrector(ABC):
         self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
         # copied, as all that a caller gives, and for the memory alignment of samples that were
         # never saved: same bits in results
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        device = next(self.module.parameters()).device
+        tensors = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         first = part_of(tensors, "first")
         if first:
             samples = as_samples("samples", from_named("samples", first))

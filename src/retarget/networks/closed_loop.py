@@ -236,8 +236,7 @@ class ClosedLoopCorrector(Corrector):
         return state | {f"{part}.{k}": v for part, held in parts.items() for k, v in held.items()}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        device = next(self.module.parameters()).device
-        tensors = {name: tensor.to(device) for name, tensor in part_of(state, "leader").items()}
+        tensors = part_of(state, "leader")
         leader = TangentLearner.from_state(state["leader"], tensors, self.module)
         options = [each.to_state()[0]["options"] for each in (self._leader, leader)]
         if options[0] != options[1] or state["leader"]["flat"] is not False:  # it is given matrices
