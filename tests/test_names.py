@@ -9,7 +9,7 @@ import retarget
 SOURCE = Path(retarget.__path__[0])
 # Each engine of the infinite kernel has its own form of the same thing, and adapters are named as
 # the estimators that their users know.
-SAME_IN_ALL_ENGINES = {"Program", "Packed", "Maps", "Report"}
+SAME_IN_ALL_ENGINES = {"Program", "Packed", "Maps"}
 
 
 def types_of(path):

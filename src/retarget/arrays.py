@@ -235,12 +235,7 @@ def as_problem(
     With `factored`, raises a `StreamTooLargeError` if the Cholesky factor of K cannot fit into
     memory, before reading the n^2 numbers of K.
     """
-    gram = as_tensor("K", K)
-    require_float("K", gram, "convert it first")
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
-        raise InvalidInputError(
-            f"K has shape {tuple(gram.shape)}; expected (n, n), the Gram matrix of the stream"
-        )
+    gram = as_gram(K)
     if len(gram) == 0:
         raise InvalidInputError("K is empty; expected at least one sample")
     Y_given, start, dtype = as_stream_targets(Y, initial, len(gram), gram.dtype)
@@ -268,6 +263,17 @@ def as_problem(
         _dtype=dtype,
         _flat=np.ndim(Y) == 1,
     )
+
+
+def as_gram(K: Any) -> Tensor:
+    """The caller's Gram matrix K (n, n); `require_symmetric` checks its numbers."""
+    gram = as_tensor("K", K)
+    require_float("K", gram, "convert it first")
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+        raise InvalidInputError(
+            f"K has shape {tuple(gram.shape)}; expected (n, n), the Gram matrix of the stream"
+        )
+    return gram
 
 
 def as_stream_targets(

@@ -1,5 +1,6 @@
 """Every error and warning. Messages say what was given, what was expected, and what to do."""
 
+import copyreg
 import sys
 import warnings
 from pathlib import Path
@@ -8,43 +9,13 @@ from typing import Any
 # Modules that are not the caller's code; torch's decorators appear between our own frames.
 OURS = ("retarget", "torch")
 
-__all__ = [
-    "ClusterError",
-    "DamagedFileError",
-    "DamagedFileWarning",
-    "DivergedError",
-    "DivergenceWarning",
-    "DownloadError",
-    "InvalidInputError",
-    "InvalidTypeError",
-    "LargeTargetsWarning",
-    "LinearizationWarning",
-    "MissingDataError",
-    "MissingExtraError",
-    "ModelRunError",
-    "NotConvergedError",
-    "NotPositiveDefiniteError",
-    "PrecisionWarning",
-    "ResultOverflowError",
-    "RetargetError",
-    "StreamTooLargeError",
-    "TrainingDivergedError",
-    "UnreachableTargetsError",
-]
-
 
 class RetargetError(Exception):
     """Base class of every error that retarget raises on purpose."""
 
     # Exceptions are pickled by their positional arguments: keyword arguments must survive too.
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (type(self), self.args, vars(self))
-
-
-def _made_again(kind: type, arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-    error = kind.__new__(kind, *arguments)
-    error.__dict__.update(attributes)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InvalidInputError(RetargetError, ValueError):
@@ -113,7 +84,7 @@ class TrainingDivergedError(RetargetError, ArithmeticError):
         self.members = members
 
 
-class StreamTooLargeError(RetargetError, MemoryError):
+class StreamTooLargeError(MemoryError, RetargetError):  # in this order it can be unpickled
     """The stream is too long for an exact method to fit into the free memory."""
 
 

@@ -21,6 +21,7 @@ from retarget.errors import (
     InvalidTypeError,
     NotPositiveDefiniteError,
     PrecisionWarning,
+    StreamTooLargeError,
     TrainingDivergedError,
     UnreachableTargetsError,
 )
@@ -323,6 +324,7 @@ def test_errors_come_back_whole_from_another_process():
         NotPositiveDefiniteError("m", deficit=1.0, jitter=2.0),
         DivergedError("m", step=3, largest_stable_lr=0.5),
         TrainingDivergedError("m", step=3, members=(1, 2)),
+        StreamTooLargeError("m"),
     ):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), vars(again)) == (type(error), "m", vars(error))

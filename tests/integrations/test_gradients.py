@@ -37,7 +37,7 @@ def train(
     penalty=nothing, learner=LEARNER, factor=1.0, targets=Y, parts=1, closure=False, checked=True,
     optimizer=None, change=None, module=None, **options,
 ):  # fmt: skip
-    """A plain loop over all samples, watched; returns the network and the check."""
+    """A plain loop over all samples, watched; returns the network."""
     module = module or network()
     corrector = make(module, learner, **options)
     optimizer = (optimizer or sgd)(module, learner)
@@ -49,8 +49,7 @@ def train(
         def gradients(step=step, rows=rows):
             optimizer.zero_grad()
             for part in rows.split(len(rows) // parts):
-                if check is not None:
-                    check.add(X[part], targets[part])
+                check.add(X[part], targets[part])
                 loss = step_loss(module(X[part]), targets[part], learner, corrector.loss)
                 share = 1 / parts if learner.reduction == "mean" else 1.0
                 (factor * share * loss + penalty(module, step)).backward()
@@ -63,8 +62,7 @@ def train(
         else:
             gradients()
             optimizer.step()
-    if check is not None:
-        check.close()
+    check.close()
     return module
 
 

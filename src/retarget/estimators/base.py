@@ -1,12 +1,11 @@
 """Shared by the estimators: checks of X and y, recovery after an error, and classes."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
@@ -35,14 +34,27 @@ class StreamEstimator(BaseEstimator):
     def _has_begun(self) -> bool:
         return self.FITTED in vars(self)
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[Self]:
-        """Yields a copy to change, which this estimator becomes if the body succeeds."""
+    def _take(
+        self, X: Any, y: Any, classes: Any = None, restart: bool = False, **others: Any
+    ) -> Self:
+        """Learns samples, as a new stream or as more of the present one."""
         turn: Turn = self.__dict__.setdefault("_turn", Turn())
         with turn.lock:
             after = copy.copy(self)
-            yield after
+            begins = restart or not after._has_begun
+            after._learn(*after._targets(X, y, classes, begins), begins, **others)
             self.__dict__ = after.__dict__  # one assignment: no thread sees half of the change
+        return self
+
+    @abstractmethod
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns checked samples and their targets."""
+
+    @abstractmethod
+    def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> None:
+        """Learns checked samples and targets, as a new stream or as more of the present one."""
 
     def _now(self) -> Self:
         """Returns a copy, whose attributes belong to one state even if another thread learns."""
@@ -53,16 +65,15 @@ class StreamEstimator(BaseEstimator):
         sparse = "csr" if self.SPARSE else False
         return validate_data(self, X, *y, dtype=FLOATS, accept_sparse=sparse, **options)
 
-    def _with_targets(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Returns checked samples and their targets, in floating point."""
+
+class StreamRegressor(MultiOutputMixin, RegressorMixin, StreamEstimator):
+    """Learns real targets, one or several for each sample."""
+
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._checked(X, y, reset=restart, multi_output=True, y_numeric=True)
         return X, y if y.dtype.kind == "f" else y.astype(X.dtype)
-
-    def _with_labels(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Returns checked samples and their labels."""
-        X, y = self._checked(X, y, reset=restart)
-        check_classification_targets(y)
-        return X, y
 
 
 class StreamClassifier(ClassifierMixin, StreamEstimator):
@@ -70,9 +81,15 @@ class StreamClassifier(ClassifierMixin, StreamEstimator):
 
     classes_: np.ndarray
 
+    def _with_labels(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Returns checked samples and their labels."""
+        X, y = self._checked(X, y, reset=restart)
+        check_classification_targets(y)
+        return X, y
+
+    @abstractmethod
     def _class_outputs(self, X: Any) -> np.ndarray:
         """Returns the outputs (m, c), in the order of `classes_`."""
-        raise NotImplementedError
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the outputs (m, c); for two classes the second minus the first, (m,).

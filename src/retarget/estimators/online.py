@@ -1,20 +1,18 @@
 """Online kernel regression and classification, as scikit-learn estimators."""
 
-from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 import torch
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from retarget.arrays import as_non_negative, as_tensor, panels, require_memory
 from retarget.errors import InvalidInputError
-from retarget.estimators.base import StreamClassifier, StreamEstimator
+from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
 from retarget.kernels import RBF, Kernel, Linear, PrecomputedKernel, as_kernel
 from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
@@ -81,7 +79,7 @@ class OnlineKernelEstimator(StreamEstimator):
             X: (n, d) samples, in stream order.
             y: (n,) labels for a classifier; (n,) or (n, c) targets for a regressor.
         """
-        return self._take(X, y, None, restart=True)
+        return self._take(X, y, restart=True)
 
     def effective_targets(self) -> np.ndarray:
         r"""Returns the targets from which the offline learner would learn the same function.
@@ -95,23 +93,8 @@ class OnlineKernelEstimator(StreamEstimator):
         effective: np.ndarray = gamma * now.dual_coef_ + now._outputs(now._values(now.X_fit_))
         return effective
 
-    @abstractmethod
-    def _targets(
-        self, X: Any, y: Any, classes: Any, restart: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns checked samples and their targets."""
-
-    def _take(self, X: Any, y: Any, classes: Any, restart: bool = False) -> Self:
-        with self._all_or_nothing() as after:
-            begins = restart or not after._has_begun
-            after._learn(*after._targets(X, y, classes, begins), begins)
-        return self
-
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> None:
-        """Learns samples and targets, as a new stream or as more of the present one.
-
-        An open mini-batch or block counts as if the stream ended here, and stays open.
-        """
+        """An open mini-batch or block counts as if the stream ended here, and stays open."""
         if restart:
             kernel, learner = self._describe(X, 1 if Y.ndim == 1 else Y.shape[1])
             tracker, settled = self._new_tracker(kernel, learner), None
@@ -248,7 +231,7 @@ def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> flo
     return min(limits) / 2 if np.isfinite(min(limits)) else 1.0
 
 
-class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstimator):
+class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
     r"""Kernel regression trained by one pass of SGD over the samples, in the given order.
 
     Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. Like
@@ -326,21 +309,12 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             X: (m, d) the next samples.
             y: (m,) or (m, c) their targets.
         """
-        return self._take(X, y, None)
+        return self._take(X, y)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns predictions (m,) or (m, c); for cross-entropy, probabilities."""
         now = self._now()
         return now._outputs(now._queried(X))
-
-    def _targets(
-        self, X: Any, y: Any, classes: Any, restart: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self._with_targets(X, y, restart)
-
-
-def _has_probabilities(estimator: Any) -> bool:
-    return bool(estimator.loss == "cross-entropy")
 
 
 class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
@@ -382,7 +356,7 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     def _class_outputs(self, X: Any) -> np.ndarray:
         return self._queried(X)
 
-    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    @available_if(lambda estimator: estimator.loss == "cross-entropy")  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns class probabilities (m, c); only with `loss="cross-entropy"`."""
         now = self._now()

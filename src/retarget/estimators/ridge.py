@@ -6,12 +6,11 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from retarget.errors import InvalidInputError
-from retarget.estimators.base import StreamClassifier, StreamEstimator
+from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
 from retarget.kernels import RBF
 from retarget.kernels.feature_maps import DEFAULT_FEATURES
 from retarget.streaming.ridge import StreamingRidge
@@ -51,7 +50,7 @@ class StreamingRidgeEstimator(StreamEstimator):
             sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 is like
                 learning the sample twice.
         """
-        return self._take(X, y, None, sample_weight, restart=True)
+        return self._take(X, y, restart=True, sample_weight=sample_weight)
 
     @property
     def gamma_(self) -> float:
@@ -83,35 +82,26 @@ class StreamingRidgeEstimator(StreamEstimator):
     def _arranged(self, values: np.ndarray) -> Any:
         """Puts the learner's values (c, ...) in the order and form that the caller expects."""
 
-    @abstractmethod
-    def _prepared(
-        self, X: Any, y: Any, classes: Any, restart: bool
-    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
-        """Returns a learner of its own, the checked samples, and their targets."""
-
-    def _take(
-        self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool = False
-    ) -> Self:
-        with self._all_or_nothing() as after:
-            begins = restart or not after._has_begun
-            learner, X, Y = after._prepared(X, y, classes, begins)
-            weights = None
-            if sample_weight is not None:
-                if not np.any(np.asarray(sample_weight)):
-                    raise InvalidInputError(
-                        "sample_weight is zero for all samples; expected at least one above 0"
-                    )
-                weights = _check_sample_weight(
-                    sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    def _learn(
+        self, X: np.ndarray, Y: np.ndarray, restart: bool, sample_weight: Any = None
+    ) -> None:
+        learner = self._new_learner() if restart else self.learner_.fork()
+        weights = None
+        if sample_weight is not None:
+            if not np.any(np.asarray(sample_weight)):
+                raise InvalidInputError(
+                    "sample_weight is zero for all samples; expected at least one above 0"
                 )
-                counts = weights > 0  # samples without weight are left out
-                X, Y, weights = X[counts], Y[counts], weights[counts]
-            # in scikit-learn a sample of weight 2 is two samples, in cross-validation as well
-            for rows in _portions(X):
-                some = None if weights is None else weights[rows]
-                learner.learn(_dense(X[rows]), Y[rows], some, repeats=True)
-            after.learner_ = learner
-        return self
+            weights = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
+            counts = weights > 0  # samples without weight are left out
+            X, Y, weights = X[counts], Y[counts], weights[counts]
+        # in scikit-learn a sample of weight 2 is two samples, in cross-validation as well
+        for rows in _portions(X):
+            some = None if weights is None else weights[rows]
+            learner.learn(_dense(X[rows]), Y[rows], some, repeats=True)
+        self.learner_ = learner
 
     def _new_learner(self) -> StreamingRidge:
         seed, kernel, width = self.random_state, self.kernel, self.width
@@ -124,7 +114,7 @@ class StreamingRidgeEstimator(StreamEstimator):
         )
 
 
-class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEstimator):
+class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
     r"""Ridge regression whose `partial_fit` is as good as `fit`.
 
     In whatever order and portions the samples come, the model is always the ridge solution on all
@@ -176,7 +166,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
             y: (n,) or (n, c) targets.
             sample_weight: As in `fit`.
         """
-        return self._take(X, y, None, sample_weight)
+        return self._take(X, y, sample_weight=sample_weight)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns predictions (m,) or (m, c) of the ridge solution on everything learned so far."""
@@ -187,12 +177,6 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
             return 0.0
         return values[0] if self.learner_.learned.flat else values
 
-    def _prepared(
-        self, X: Any, y: Any, classes: Any, restart: bool
-    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
-        X, y = self._with_targets(X, y, restart)
-        return self._new_learner() if restart else self.learner_.fork(), X, y
-
 
 class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
     """Ridge regression on one-hot targets; it predicts the class with the largest output.
@@ -202,16 +186,13 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
     `sklearn.linear_model.RidgeClassifier(alpha=gamma)`. Its decision function, for targets -1 and
     1, is twice this one minus 1 (for two classes they are equal).
 
-    Arguments and costs are those of `StreamingRidgeRegressor`.
+    Arguments, attributes and costs are those of `StreamingRidgeRegressor`.
 
     Attributes:
         classes_: (c,) the labels so far, sorted.
-        gamma_: The ridge in use.
         coef_: (c, m) weights of the features.
         intercept_: (c,) constants.
         learner_: The `rt.StreamingRidge`. Its outputs are in the order in which classes appeared.
-        n_features_in_: Number of columns of X.
-        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -235,7 +216,7 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
             classes: Labels that will appear. Optional: new labels are added when they appear.
             sample_weight: As in `fit`.
         """
-        return self._take(X, y, classes, sample_weight)
+        return self._take(X, y, classes, sample_weight=sample_weight)
 
     def _class_outputs(self, X: Any) -> np.ndarray:
         return self._outputs(X)[:, np.argsort(self._labels)]
@@ -244,18 +225,18 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
         arranged: np.ndarray = values[np.argsort(self._labels)]
         return arranged
 
-    def _prepared(
+    def _targets(
         self, X: Any, y: Any, classes: Any, restart: bool
-    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._with_labels(X, y, restart)
         given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
         labels = np.unique(given)
         if not restart:
             new = np.setdiff1d(_alike(given, self._labels), self._labels)
             labels = np.concatenate([self._labels, new])
-        learner = self._new_learner() if restart else self.learner_.widened(len(labels))
+            self.learner_ = self.learner_.widened(len(labels))
         self._labels, self.classes_ = labels, np.sort(labels)
-        return learner, X, (y[:, None] == labels[None, :]).astype(X.dtype)
+        return X, (y[:, None] == labels[None, :]).astype(X.dtype)
 
 
 def _portions(X: Any) -> Iterator[slice]:

@@ -6,7 +6,7 @@ these to their users, so the adapters check here that they are what the correcto
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -313,12 +313,6 @@ def next_block(
             f"batch_size={count(samples)} or more"
         )
     return samples, targets, Shift().add(targets[: len(true)], true).found(corrector)
-
-
-def on_device_of(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Moves saved tensors to the device of a network."""
-    device = next(module.parameters()).device
-    return {name: value.to(device) for name, value in tensors.items()}
 
 
 class Shift:

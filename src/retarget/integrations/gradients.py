@@ -30,7 +30,6 @@ class GradientCheck:
     step, in the first two steps of a task and then at the steps 2, 4, 8, ... Each comparison costs
     another forward and backward pass; the network, its buffers, its gradients and the random
     numbers stay as they are.
-
     """
 
     def __init__(self) -> None:

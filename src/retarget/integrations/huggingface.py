@@ -193,10 +193,6 @@ class TargetCorrectionTrainer(Trainer):
         assert self.corrector is not None
         self._check.open(self.corrector, _plain(self.optimizer))
 
-    def end_task(self) -> None:
-        """Stops watching the optimizer."""
-        self._check.close()
-
     def begin_epoch(self, epoch: int) -> None:
         """Corrects the task for the rates of the schedule, and logs the shift."""
         assert self.corrector is not None
@@ -279,7 +275,7 @@ class _AtTheRightTime(TrainerCallback):
         self.trainer.begin_task()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.end_task()
+        self.trainer._check.close()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.begin_epoch(int(state.epoch or 0))

@@ -157,8 +157,7 @@ class TargetCorrectionCallback(Callback):
             learner = described(trainer, self._places)
             self.corrector = agreement.made_by(self._make, module, learner, trainer.optimizers[0])
         if self._loaded is not None:
-            tensors = agreement.on_device_of(self.corrector.module, self._loaded["tensors"])
-            self.corrector.restore(self._loaded["values"], tensors)
+            self.corrector.restore(self._loaded["values"], self._loaded["tensors"])
             self._loaded = None
         return self.corrector
 
@@ -385,7 +384,8 @@ class TangentModule(LightningModule):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint, with the views of this learner: a file has no functions."""
         module, views = self.learner.module, self.learner.views
-        tensors = agreement.on_device_of(module, state["tensors"])
+        device = next(module.parameters()).device
+        tensors = {name: value.to(device) for name, value in state["tensors"].items()}
         self.learner = type(self.learner).from_state(state["values"], tensors, module, views)
 
     def _evaluate(self, batch: Any, stage: str) -> None:

@@ -183,13 +183,7 @@ def require_batches(sizes: list[int], trainer: Trainer, corrector: NetworkCorrec
 
 
 class Places:
-    """Where the inputs and the targets are in a batch.
-
-    Args:
-        inputs: The position or key of the inputs, or several of them; None for the first entry of a
-            list or tuple, and for everything but the targets in a dict.
-        targets: The position or key of the targets.
-    """
+    """Where the inputs and the targets are in a batch, as `TargetCorrectionCallback` is told."""
 
     def __init__(self, inputs: int | str | Sequence[int | str] | None, targets: int | str) -> None:
         self.inputs, self.targets = inputs, targets

@@ -223,8 +223,7 @@ class _Corrected:
         learner, _ = described_optimizer(self.optimizer_, batch_size, reduction)
         made = agreement.made_by(self.corrector, self.module_, learner, self.optimizer_)
         if self.saved_ is not None:
-            values, tensors = self.saved_
-            made.restore(values, agreement.on_device_of(self.module_, tensors))
+            made.restore(*self.saved_)
             self.saved_ = None
         return made
 

@@ -61,12 +61,15 @@ class FeatureMap:
     any_inputs: bool = False
     source: Any = None
 
-    def __call__(self, X: Any, first_row: int = 0) -> Tensor:
-        """(n, m) features, checked; errors count rows from `first_row`."""
-        return self.with_start(X, first_row)[0]
+    def __call__(self, X: Any) -> Tensor:
+        """(n, m) features, checked."""
+        return self.with_start(X)[0]
 
     def with_start(self, X: Any, first_row: int = 0) -> tuple[Tensor, Tensor | None]:
-        """The same, and the values (n, c) that learning starts from; None for zero."""
+        """The same, and the values (n, c) that learning starts from; None for zero.
+
+        Errors count rows from `first_row`.
+        """
         features, start = self.compute(X)
         require_features(features, count(X), first_row)
         if not features.shape[1]:
@@ -112,8 +115,9 @@ def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) ->
         sketched.sketch, sketched.seed = kernel.sketch or features, kernel.seed or seed
         return FeatureMap(partial(_sketch_of, sketched), frozen, False, None, source=sketched)
     if isinstance(kernel, nn.Module):
-        network = FrozenModule(kernel)
-        return FeatureMap(network, None, True, None, source=network.module)
+        network = copied(kernel).eval()
+        require_settled_layers(network)
+        return FeatureMap(partial(_frozen_outputs, network), None, True, None, source=network)
     if isinstance(kernel, Kernel) or not callable(kernel):
         raise InvalidTypeError(
             f"kernel is {kernel!r}; expected a function from samples to features, a "
@@ -133,6 +137,20 @@ def _values_of(kernel: Features, X: Any) -> tuple[Tensor, None]:
 
 def _sketch_of(kernel: EmpiricalNTK, X: Any) -> tuple[Tensor, None]:
     return kernel.features_and_outputs(X)[0], None
+
+
+@torch.no_grad()
+def _frozen_outputs(network: nn.Module, X: Any) -> tuple[Tensor, None]:
+    samples = as_samples("X", X)
+    like = next(network.parameters(), None)
+    if like is not None:
+        samples = with_type_of(like, samples)
+    rows = AT_A_TIME.get(leaves(samples)[0].device.type, AT_A_TIME_ELSEWHERE)
+    with failure_explained(samples):
+        parts = [outputs_of(network, part).flatten(1) for part in portions(samples, rows)]
+    outputs = torch.cat(parts)
+    require_finite_outputs(outputs, network.state_dict())
+    return outputs, None
 
 
 def nystroem_map(kernel: Kernel, landmarks: Tensor) -> FeatureMap:
@@ -186,12 +204,8 @@ def tangent_map(
 ) -> FeatureMap:
     """Makes the map to a network's tangent features, with the network's outputs as the start.
 
-    Args:
-        network: The network, in evaluation mode; it must not change any more.
-        params: Names of the parameters whose gradients are used.
-        features: Number of features.
-        combinations: Number of random combinations of the outputs whose gradients are computed.
-        seed: Seed of the projection and the combinations.
+    The gradients are those of so many random combinations of the outputs. The network must be in
+    evaluation mode, and must not change any more.
     """
     kernel = EmpiricalNTK(
         _CombinedOutputs(network, combinations, seed),
@@ -240,28 +254,6 @@ def combining(outputs: int, count: int, seed: int) -> Tensor:
     random = torch.Generator().manual_seed(seed)
     signs: Tensor = 2 * torch.randint(0, 2, (outputs, count), generator=random) - 1
     return signs.double() / math.sqrt(outputs)
-
-
-class FrozenModule:
-    """The outputs of a network with its current weights, in evaluation mode, one row per sample."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = copied(module).eval()
-        require_settled_layers(self.module)
-
-    @torch.no_grad()
-    def __call__(self, X: Any) -> tuple[Tensor, None]:
-        """(n, outputs)."""
-        samples = as_samples("X", X)
-        like = next(self.module.parameters(), None)
-        if like is not None:
-            samples = with_type_of(like, samples)
-        rows = AT_A_TIME.get(leaves(samples)[0].device.type, AT_A_TIME_ELSEWHERE)
-        with failure_explained(samples):
-            parts = [outputs_of(self.module, part).flatten(1) for part in portions(samples, rows)]
-        outputs = torch.cat(parts)
-        require_finite_outputs(outputs, self.module.state_dict())
-        return outputs, None
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from retarget.arrays import (
     ArrayT,
+    as_gram,
     as_positive,
     as_tensor,
     give_back,
@@ -327,12 +328,7 @@ class PrecomputedKernel(Kernel):
     """
 
     def __init__(self, K: Any) -> None:
-        gram = as_tensor("K", K)
-        require_float("K", gram, "convert it first")
-        if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
-            raise InvalidInputError(
-                f"K has shape {tuple(gram.shape)}; expected (n, n), a Gram matrix"
-            )
+        gram = as_gram(K)
         require_symmetric("K", gram)
         self.K = gram.clone()
 

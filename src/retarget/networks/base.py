@@ -42,14 +42,8 @@ from retarget.theory.losses import Loss
 class Corrector(ABC):
     """Takes samples and true targets, and gives back others to train a network on.
 
-    Args:
-        module: The network. It is never changed.
-        learner: Describes the optimizer of the loop.
-        options: The checked options, a dataclass: they are saved, and compared when restored.
-        kernel: A function that makes the kernel from a network.
-        params: Which parameters the loop trains.
-        preconditioner: The optimizer of the loop, if it is not plain SGD with one rate.
-        kernel_module: The network whose kernel is used, if not `module` itself.
+    Most arguments are those of `NetworkCorrector`. The checked options are a dataclass: they are
+    saved, and compared when restored. The kernel is that of `kernel_module`, or of `module` itself.
     """
 
     loss: Loss = "squared"
@@ -152,11 +146,8 @@ class Corrector(ABC):
     def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restores the result of `to_state`; call it on a new corrector with the same options.
 
-        Use it if you already have a corrector with its network; `load` makes one.
-
-        Args:
-            values: Plain values.
-            tensors: Tensors by name, on the network's device.
+        Use it if you already have a corrector with its network; `load` makes one. Tensors are
+        copied to the network's device.
         """
         if self._first is not None:
             raise InvalidInputError(
@@ -173,7 +164,8 @@ class Corrector(ABC):
         self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
         # copied, as all that a caller gives, and for the memory alignment of samples that were
         # never saved: same bits in results
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        device = next(self.module.parameters()).device
+        tensors = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         first = part_of(tensors, "first")
         if first:
             samples = as_samples("samples", from_named("samples", first))

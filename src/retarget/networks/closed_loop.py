@@ -162,7 +162,8 @@ class ClosedLoopCorrector(Corrector):
                 f"with replay={self.replay} stored samples must be trained on too; call "
                 "X, Z = next_block(X, Y) instead of correct"
             )
-        return self._next_block(X, Y)[1]
+        with self._all_or_nothing() as after:
+            return after._led(X, Y)[1]
 
     def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
         """Returns samples to train on now, and their targets: those given, then stored ones.
@@ -174,12 +175,9 @@ class ClosedLoopCorrector(Corrector):
         Returns:
             (m, ...) samples and (m, c) targets; train on them in this order.
         """
-        samples, Z = self._next_block(X, Y)
-        return mapped(lambda leaf: give_back(leaf, library_of(X)), samples), Z
-
-    def _next_block(self, X: Any, Y: Any) -> tuple[Samples, Any]:
         with self._all_or_nothing() as after:
-            return after._led(X, Y)
+            samples, Z = after._led(X, Y)
+            return mapped(lambda leaf: give_back(leaf, library_of(X)), samples), Z
 
     def _led(self, X: Any, Y: Any) -> tuple[Samples, Any]:
         samples, targets = self._checked(X, Y)
@@ -238,8 +236,7 @@ class ClosedLoopCorrector(Corrector):
         return state | {f"{part}.{k}": v for part, held in parts.items() for k, v in held.items()}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        device = next(self.module.parameters()).device
-        tensors = {name: tensor.to(device) for name, tensor in part_of(state, "leader").items()}
+        tensors = part_of(state, "leader")
         leader = TangentLearner.from_state(state["leader"], tensors, self.module)
         options = [each.to_state()[0]["options"] for each in (self._leader, leader)]
         if options[0] != options[1] or state["leader"]["flat"] is not False:  # it is given matrices

@@ -236,7 +236,7 @@ class NetworkCorrector(Corrector):
         tasks = every, true, [*self._sizes, len(targets)]
         K = tangent_kernel(self.kernel, every)
         self._trials = self._tried(K, *tasks)
-        self._corrected = self._computed(K, *tasks, targets.dtype, self._trials)
+        self._corrected = self._computed(K, *tasks, targets.dtype)
         self._X, self._Y, self._sizes = tasks
         return self._handed_back(self._corrected, samples, targets, Y)
 
@@ -255,7 +255,7 @@ class NetworkCorrector(Corrector):
             tasks = self._X, self._Y, self._sizes
             K = tangent_kernel(self.kernel, self._X)
             self._trials = self._trials or self._tried(K, *tasks)
-            self._corrected = self._computed(K, *tasks, self._corrected.dtype, self._trials)
+            self._corrected = self._computed(K, *tasks, self._corrected.dtype)
         return self._in_given_form(self._corrected)
 
     def resume(
@@ -304,20 +304,14 @@ class NetworkCorrector(Corrector):
         return self._rehearsal.trials(K, X, Y, self.learner, sizes)
 
     def _computed(
-        self,
-        K: Tensor,
-        X: Samples,
-        Y: Tensor,
-        sizes: list[int],
-        dtype: torch.dtype,
-        trials: Sequence[Trial],
+        self, K: Tensor, X: Samples, Y: Tensor, sizes: list[int], dtype: torch.dtype
     ) -> Tensor:
-        """Returns the targets of the last of the tasks, in this dtype."""
+        """Returns the targets of the last of the tasks, in this dtype, as the trials chose."""
         options, learner, Y = self.options, self.learner, Y.double()
         task = slice(len(Y) - sizes[-1], None)
         gamma, ridge = options.gamma, options.ridge
-        if trials:
-            chosen = next(trial for trial in trials if trial.chosen)
+        if self._trials:
+            chosen = next(trial for trial in self._trials if trial.chosen)
             if chosen.gamma is None or chosen.ridge is None:
                 if self._watch is not None:
                     self._watch.samples = None  # nothing to compare: the targets are the true ones
@@ -327,7 +321,7 @@ class NetworkCorrector(Corrector):
         if options.kind == "iterative":
             form = options.block_size, ridge, options.parts, options.first_block
             with warnings.catch_warnings():
-                if trials:  # large targets that did well on held-out rows
+                if self._trials:  # large targets that did well on held-out rows
                     warnings.simplefilter("ignore", LargeTargetsWarning)
                 Z = iterative_targets(K, Y, learner, gamma, *form, loss=options.loss)
         elif options.kind == "exact":

@@ -9,7 +9,7 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,37 +59,29 @@ class Trial(NamedTuple):
     chosen: bool
 
 
+@dataclass(frozen=True)
 class Rehearsal:
     """Trains copies of a network on candidate targets, and compares them on held-out rows.
 
-    Args:
+    Attributes:
         module: The network as it is trained. It is never changed.
         params: Names of the parameters that are trained.
         optimizer: The optimizer of the loop, if it is not the SGD that the learner describes.
         options: The options of the corrector.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        params: Sequence[str],
-        optimizer: Optimizer | None,
-        options: "CorrectionOptions",
-    ) -> None:
-        self.module, self.params, self.optimizer = module, params, optimizer
-        self.options = options
+    module: nn.Module
+    params: Sequence[str]
+    optimizer: Optimizer | None
+    options: "CorrectionOptions"
 
     def trials(
         self, K: Tensor, X: Samples, Y: Tensor, learner: SGD, sizes: Sequence[int]
     ) -> tuple[Trial, ...]:
-        """Tries all candidates for the last of the tasks; exactly one is chosen.
+        """Tries all candidates for the last of the tasks, which have these sizes.
 
-        Args:
-            K: (n, n) the kernel of all samples so far.
-            X: (n, ...) the samples.
-            Y: (n, c) their true targets.
-            learner: The learner of the loop.
-            sizes: Number of samples of each task.
+        K, X and Y are the kernel, the samples and the true targets of all of them. Exactly one
+        candidate is chosen.
         """
         learner.rates(len(Y))  # raises for a schedule of the wrong length, whatever is chosen
         past, first_step = len(Y) - sizes[-1], sum(map(learner.steps, sizes[:-1]))
@@ -207,13 +199,9 @@ def _best(losses: Sequence[Tensor], errors: Sequence[float]) -> int:
 
 
 def _shortened(learner: SGD, first_step: int, before: int, n: int) -> SGD:
-    """Returns the learner for n samples, of which the last task, after `before`, keeps its rates.
+    """Returns the learner for the n samples that are left of the stream.
 
-    Args:
-        learner: The learner of the whole stream.
-        first_step: The step at which the task begins in the whole stream.
-        before: Samples before the task, of those that are left.
-        n: All samples that are left.
+    The last task, after `before` of them, keeps its rates: it began at `first_step` of the stream.
     """
     if isinstance(learner.lr, float):
         return learner

@@ -75,14 +75,8 @@ class Assembly:
     """Assembles the kernel matrix from the factors of samples.
 
     Samples pass through the network in chunks. The factors of a panel of samples stay in memory;
-    those of all others are computed chunk by chunk, and used immediately.
-
-    Args:
-        plan: What to compute for each sample.
-        rows: Samples on the left of the kernel matrix.
-        columns: Samples on its right.
-        max_memory: Working memory in bytes; `"auto"` for half of what the matrix leaves free.
-        progress: Whether to show a progress bar; None shows it on a terminal.
+    those of all others are computed chunk by chunk, and used immediately. The matrix is between
+    this many samples as rows and as columns.
     """
 
     def __init__(

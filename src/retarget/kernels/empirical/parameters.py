@@ -18,7 +18,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.text import did_you_mean
 
-# A parameter's name, a layer's name or a pattern, several of these, or a function of a name.
+# A parameter's name, a layer's name for all of its parameters, a pattern as in file names
+# ("*.bias"), several of these, or a function of a name; None for all.
 ParameterChoice = str | Sequence[str] | Callable[[str], bool] | None
 Preconditioner = Optimizer | Mapping[str, Tensor | float] | None
 
@@ -26,13 +27,7 @@ Preconditioner = Optimizer | Mapping[str, Tensor | float] | None
 def trained_parameters(
     module: nn.Module, wanted: ParameterChoice = None
 ) -> dict[str, nn.Parameter]:
-    """Returns the trained parameters by name, all or those that are wanted.
-
-    Args:
-        module: The module.
-        wanted: A name, the name of a layer for all of its parameters, a pattern as in file names
-            (`"*.bias"`), several of these, or a function of a name; None for all.
-    """
+    """Returns the trained parameters by name, all or those that are wanted."""
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     if not trained:
         raise InvalidInputError(

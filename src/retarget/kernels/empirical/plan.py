@@ -67,7 +67,6 @@ class EmpiricalPlan:
         example: Each term's factors, for one sample.
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed, besides the factors.
-        widen: See `Recording`.
         positions: The most positions of a sample that a `linear` or a `conv2d` is applied at.
         layout: Which parameters each term's features belong to.
     """
@@ -139,15 +138,9 @@ def make_plan(
 ) -> EmpiricalPlan:
     """Tries the network on a few of the samples, and chooses the form of each layer's part.
 
-    Args:
-        network: The module, as it is now.
-        samples: All samples.
-        outputs: See `EmpiricalNTK`.
-        mode: See `EmpiricalNTK`.
-        dtype: Type of the products.
-        reuse: Pairs of samples that each sample's factors serve.
-        packed: Whether positions that no output depends on may be left out: all of the samples
-            then need as many as those that were tried, or `MoreLivePositionsError` is raised.
+    Products have this dtype, and each sample's factors serve `reuse` pairs of samples. If `packed`,
+    positions that no output depends on may be left out: all of the samples then need as many as
+    those that were tried, or `MoreLivePositionsError` is raised.
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules may call view

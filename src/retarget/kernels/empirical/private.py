@@ -65,9 +65,7 @@ def is_keras(layer: nn.Module) -> bool:
 def private_copy(module: nn.Module, instead: dict[int, Tensor]) -> nn.Module:
     """Copies modules and the containers, methods and partial functions that hold them.
 
-    Args:
-        module: The module, which is not changed.
-        instead: Tensors to use in the copy, by the `id` of those that they replace.
+    The copy has other tensors `instead`, by the `id` of those that they replace.
     """
     copied: nn.Module = _copied(module, dict(instead))
     return copied

@@ -244,7 +244,6 @@ class Chunk:
     Attributes:
         chosen: The numbers of the outputs that are summed over.
         reductions: Layers whose gradients are needed, and what to keep of those gradients.
-        widen: See `Recording`.
         places: Arrays (n, c, ...) to keep it in, for some layers.
     """
 

@@ -19,6 +19,7 @@ kernel: one for each output in the full kernel, else 1, with the outputs among t
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -106,27 +107,22 @@ class FeatureTerm(Term):
         return factors[0].flatten(1)
 
 
+@dataclass(frozen=True)
 class GradientTerm(FeatureTerm):
     """The gradients of one layer, written out.
 
-    Args:
-        layer: The layer.
+    Attributes:
         full: Whether each output has a row of its own.
         live: Positions of a sample that its outputs seem to depend on; None for all.
         root: A preconditioner's roots by feature, which the gradients are multiplied by.
         vocabulary: Rows of an embedding; None for other layers.
     """
 
-    def __init__(
-        self,
-        layer: LayerNames,
-        full: bool,
-        live: int | None,
-        root: Tensor | None,
-        vocabulary: int | None,
-    ) -> None:
-        self.layer, self.full, self.live, self.root = layer, full, live, root
-        self.vocabulary = vocabulary
+    layer: LayerNames
+    full: bool
+    live: int | None
+    root: Tensor | None
+    vocabulary: int | None
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the gradients."""
@@ -229,11 +225,11 @@ class JacobianTerm(FeatureTerm):
         return torch.stack(rows).view(count(chunk.samples), len(chunk.chosen), -1)
 
 
+@dataclass(frozen=True)
 class PairTerm(Term):
     """Products of inputs times products of the outputs' gradients, position by position.
 
-    Args:
-        layer: The layer.
+    Attributes:
         full: Whether each output has rows of its own.
         live: Positions of a sample that its outputs depend on, to be the only ones kept: samples
             may differ in which they are, but not in how many. None for all.
@@ -241,11 +237,11 @@ class PairTerm(Term):
         outputs: The number of outputs that are summed over.
     """
 
-    def __init__(
-        self, layer: LayerNames, full: bool, live: int | None, vocabulary: int | None, outputs: int
-    ) -> None:
-        self.layer, self.full, self.live = layer, full, live
-        self.vocabulary, self.outputs = vocabulary, outputs
+    layer: LayerNames
+    full: bool
+    live: int | None
+    vocabulary: int | None
+    outputs: int
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
@@ -398,7 +394,7 @@ def tensor_cores(device: torch.device) -> bool:
     try:
         probe = torch.ones((16, 16), dtype=torch.float16, device=device)
         return torch.mm(probe, probe, out_dtype=torch.float32).dtype == torch.float32
-    except (AssertionError, RuntimeError, TypeError):  # no CUDA, no such cores, torch before 2.8
+    except (AssertionError, RuntimeError):  # no CUDA, or no such cores
         return False
 
 

@@ -6,6 +6,7 @@ zeros to whole blocks: nothing needs a mask.
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -265,10 +266,7 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
     """The kernel (len(left), len(right)); only half is computed for `left` with itself."""
-
-    def propagate(a: Packed, b: Packed) -> Tensor:
-        return _propagate(program, a, b, tangent, itself=False)
-
+    propagate = partial(_propagate, program, tangent=tangent, itself=False)
     return in_tiles(propagate, left, right, program.numbers_per_pair, BLOCK, report)
 
 

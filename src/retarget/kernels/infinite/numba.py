@@ -15,9 +15,9 @@ from retarget.arrays import require_memory
 from retarget.kernels.infinite import sweep as loops
 from retarget.kernels.infinite.plan import InfinitePlan, PairMap, Stage, Tile
 from retarget.kernels.infinite.sweep import LANES
+from retarget.kernels.infinite.torch import Report
 
 Numbers = npt.NDArray[Any]
-Report = Callable[[int], None]
 
 # A task computes about this many covariances: some 30 ms, long enough that scheduling costs
 # nothing, short enough to stop quickly and to keep the progress bar moving. Little work is divided

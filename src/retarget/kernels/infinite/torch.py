@@ -7,6 +7,7 @@ samples are last, so that every operation runs over long stretches of memory wha
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,10 +119,7 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
     """The kernel (len(left), len(right)); only half is computed for `left` with itself."""
-
-    def propagate(a: Packed, b: Packed) -> Tensor:
-        return _propagate(program, a, b, tangent, itself=False)
-
+    propagate = partial(_propagate, program, tangent=tangent, itself=False)
     return in_tiles(propagate, left, right, program.plan.numbers_per_pair, 1, report)
 
 
