@@ -9,6 +9,30 @@ from typing import Any
 # Modules that are not the caller's code; torch's decorators appear between our own frames.
 OURS = ("retarget", "torch")
 
+__all__ = [
+    "ClusterError",
+    "DamagedFileError",
+    "DamagedFileWarning",
+    "DivergedError",
+    "DivergenceWarning",
+    "DownloadError",
+    "InvalidInputError",
+    "InvalidTypeError",
+    "LargeTargetsWarning",
+    "LinearizationWarning",
+    "MissingDataError",
+    "MissingExtraError",
+    "ModelRunError",
+    "NotConvergedError",
+    "NotPositiveDefiniteError",
+    "PrecisionWarning",
+    "ResultOverflowError",
+    "RetargetError",
+    "StreamTooLargeError",
+    "TrainingDivergedError",
+    "UnreachableTargetsError",
+]
+
 
 class RetargetError(Exception):
     """Base class of every error that retarget raises on purpose."""
