@@ -19,6 +19,7 @@ from retarget.integrations.river_adaptive import (
     one_thread,
 )
 from retarget.integrations.river_named import NamedFeatures
+from support.interrupts import timed_interrupts
 
 
 def stream(n=80, m=5, outputs=3, seed=0):
@@ -219,28 +220,16 @@ def test_interrupts_at_any_moment_find_the_learner_before_or_after_a_sample():
     Phi, Y = stream(400, 60)
     learner, twin, random, hits = AdaptiveRidge(), AdaptiveRidge(), np.random.default_rng(0), 0
 
-    def ring(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
+    with timed_interrupts() as timer:
         for phi, y in zip(Phi, Y, strict=True):
-            known = learner.samples
-            try:
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-4))
-                learner.learn(phi, y)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                hits += 1
+            known, delay = learner.samples, random.uniform(1e-5, 2e-4)
+            hits += timer.interrupts(lambda phi=phi, y=y: learner.learn(phi, y), delay)
             if learner.samples > known:
                 twin.learn(phi, y)
             for mine, other in zip(learner._learned[:3], twin._learned[:3], strict=True):
                 np.testing.assert_equal(
                     *([getattr(p, "covariance", p) for p in each] for each in (mine, other))
                 )
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert hits > 20
 
 

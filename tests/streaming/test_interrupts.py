@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import retarget as rt
+from support.interrupts import timed_interrupts
 from support.streaming_objects import correction, corrector, feed, shift
 
 INTERRUPTS = 20
@@ -24,32 +25,6 @@ def made(n=60, m=300, c=4, seed=0):
     return rng.normal(size=(n, m)), rng.normal(size=(n, c))
 
 
-class Timer:
-    """Interrupts the main thread, as Ctrl-C does, but only while it is armed."""
-
-    def __init__(self):
-        self.armed = False
-
-    def ring(self, *_):
-        if self.armed:
-            self.armed = False
-            raise KeyboardInterrupt
-
-    def interrupts(self, action, delay):
-        """Whether the action was interrupted after this many seconds."""
-        signal.setitimer(signal.ITIMER_REAL, delay)
-        try:
-            self.armed = True
-            action()
-            self.armed = False
-        except KeyboardInterrupt:
-            return True
-        finally:
-            self.armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        return False
-
-
 @pytest.fixture(autouse=True)
 def with_gradients():
     yield
@@ -58,10 +33,8 @@ def with_gradients():
 
 @pytest.fixture
 def timer():
-    made = Timer()
-    before = signal.signal(signal.SIGALRM, made.ring)
-    yield made
-    signal.signal(signal.SIGALRM, before)
+    with timed_interrupts() as made:
+        yield made
 
 
 def contents(thing):
