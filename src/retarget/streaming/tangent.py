@@ -104,7 +104,8 @@ class TangentLearner(StreamingRidge):
         """Returns a frozen module with the present predictions (n, c), to save or deploy.
 
         It contains a copy of the network and runs without this learner. It can be saved as any
-        other module. `torch.export` accepts it if it accepts the network, for one size of batches.
+        other module. From torch 2.13 on, `torch.export` accepts it if it accepts the network, for
+        one size of batches (torch 2.11 does not).
 
         Raises:
             InvalidInputError: Nothing has been learned yet; or it was all merged from elsewhere,
