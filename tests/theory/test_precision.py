@@ -1,5 +1,6 @@
 """Digits that are lost are announced: the condition is estimated, not guessed from the pivots."""
 
+import re
 import warnings
 from fractions import Fraction
 
@@ -331,3 +332,32 @@ def test_without_a_ridge_the_condition_of_the_stream_costs_no_digits():
     for n in range(1, 7):  # after each sample, the learner meets its target
         met = K[n - 1, :n] @ rt.online_coefficients(K[:n, :n], Z[:n], learner)
         assert met == pytest.approx(Y[n - 1], abs=1e-10)
+
+
+REFUSED = {
+    "no Gram matrix": (np.array([[1.0, 2.0], [2.0, 1.0]]), 0.1, "; expected the Gram matrix"),
+    "samples repeat": (np.ones((4, 4)), 0.0, "which is rounding beside the largest, 4"),
+    "a huge kernel": (1e38 * np.outer(*2 * [np.arange(1.0, 6)]), 1.0, "gamma is too small"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_ridge_that_an_error_names_is_enough(name):
+    K, gamma, why = REFUSED[name]
+    y = np.arange(1.0, 1 + len(K))
+    with pytest.raises(NotPositiveDefiniteError, match=why) as caught:
+        rt.offline_coefficients(K, y, gamma)
+    (advised,) = re.findall(r"gamma = (\S+) would do", str(caught.value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)  # enough to factorize, not more
+        assert np.isfinite(rt.offline_coefficients(K, y, float(advised))).all()
+    with pytest.raises(NotPositiveDefiniteError, match="the kernel of the block") as caught:
+        rt.iterative_targets(
+            K, y, rt.SGD(1e-40), 2 * float(advised), len(K), ridge=gamma, parts="online"
+        )
+    (advised,) = re.findall(r"ridge = (\S+) would do", str(caught.value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)
+        rt.iterative_targets(
+            K, y, rt.SGD(1e-40), 2 * float(advised), len(K), ridge=float(advised), parts="online"
+        )

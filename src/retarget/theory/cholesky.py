@@ -469,11 +469,19 @@ def factorize(K: Tensor, gamma: float) -> GrowingCholesky:
 def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefiniteError:
     """Makes the error for a factorization that failed at a row of M, which includes gamma I."""
     deficit, jitter = needed_jitter(M)
-    dtype = str(M.dtype).removeprefix("torch.")
+    dtype, limits = str(M.dtype).removeprefix("torch."), torch.finfo(M.dtype)
+    rounding = jitter - deficit
+    why = "; expected the Gram matrix of a kernel"
+    if deficit <= 10 * rounding:
+        largest = rounding / limits.eps / M.shape[-1]
+        why = (
+            f", which is rounding beside the largest, {largest:.3g}: samples repeat, or gamma is "
+            "too small for such a kernel"
+        )
     return NotPositiveDefiniteError(
         f"gamma I + K is not positive definite in {dtype}, from row {row} on: its smallest "
-        f"eigenvalue is {-deficit:.3g} with gamma = {gamma:g}; expected the Gram matrix "
-        f"of a kernel. gamma = {gamma + jitter:.4g} would do (jitter {jitter:.3g})"
+        f"eigenvalue is {-deficit:.3g} with gamma = {gamma:g}{why}. "
+        f"gamma = {rounded_up(gamma + jitter):g} would do (jitter {jitter:.3g})"
         + ("" if M.dtype == torch.float64 else ", or compute in float64"),
         deficit=deficit,
         jitter=jitter,
@@ -489,12 +497,25 @@ def normal_factor(M: Tensor, gamma: float) -> Tensor:
         raise NotPositiveDefiniteError(
             f"the normal equations with gamma = {gamma:g} are not positive definite in "
             f"{str(M.dtype).removeprefix('torch.')}; "
-            + (f"gamma = {gamma + jitter:.4g} would do" if finite else "use a larger gamma"),
+            + (
+                f"gamma = {rounded_up(gamma + jitter):g} would do" if finite else "use a larger one"
+            ),
             deficit=deficit,
             jitter=jitter,
         )
     result: Tensor = factor
     return result
+
+
+def rounded_up(value: float) -> float:
+    """The next larger number with four digits: a ridge that is rounded down would not do.
+
+    Examples:
+        >>> rounded_up(0.0123412), rounded_up(1.0 + 1e-15)
+        (0.01235, 1.001)
+    """
+    step = 10.0 ** (math.floor(math.log10(value)) - 3) if value > 0 else 1.0
+    return float(f"{math.ceil(value / step) * step:.4g}")
 
 
 def needed_jitter(M: Tensor) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from retarget.theory.cholesky import (
     needed_jitter,
     plenty,
     probed_condition,
+    rounded_up,
     scaled_condition,
     solve_lower,
     solve_lower_right,
@@ -188,8 +189,8 @@ def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) ->
         f"the kernel of the block of samples {first} to {first + size - 1} is not positive "
         f"definite in {str(gram.dtype).removeprefix('torch.')}: its smallest eigenvalue is "
         f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat or there are fewer "
-        f"features than samples; ridge = {ridge + jitter:.4g} would do (jitter {jitter:.3g}), or "
-        "use a smaller block_size",
+        f"features than samples; ridge = {rounded_up(ridge + jitter):g} would do (jitter "
+        f"{jitter:.3g}), or use a smaller block_size",
         deficit=deficit,
         jitter=jitter,
     )
