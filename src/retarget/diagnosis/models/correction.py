@@ -48,7 +48,7 @@ def best_correction(
     options: DiagnosisOptions,
     advance: Advance,
 ) -> ModelCorrection | None:
-    """Trains the model on every candidate, and keeps the one that leaves it with the least error.
+    """Trains the model on every candidate, and keeps the candidate with the least error.
 
     The error is that on the stream's own rows. Targets of a usable size come first. Returns None if
     there are no corrected targets. A model that fails is not an error here; a kernel without a
