@@ -4,18 +4,20 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import polars as pl
+
 LearnerName = Literal["offline", "online", "corrected", "iterative"]
 Question = Literal["whole", "next", "test", "progressive"]
 Evaluation = Literal["both", "whole", "next", "progressive", "test"]
 HoldOut = Literal["rows", "group"]
 Metric = Literal["auto", "squared", "absolute", "log-loss", "accuracy", "balanced-accuracy"]
 Change = Literal["rate", "batch", "order"]
-DIVERGED = 1000.0  # a learner is useless if its error is this many times the mean's
+DIVERGED = 1000.0  # a learner is useless if its error is this many times the targets' variance
 TOO_LARGE = 100.0  # a target this many standard deviations from the mean is not usable
 
 
 class Estimate(NamedTuple):
-    """A number and its 95% confidence interval (bootstrap over the rows that were scored)."""
+    """A number and its 95% confidence interval (see `measure.intervals`)."""
 
     value: float
     low: float
@@ -23,6 +25,43 @@ class Estimate(NamedTuple):
 
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+
+
+Predictor = LearnerName | tuple[Change, float]  # a learner, or a change that was tried
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """How much more a learner errs on rows than it did when their time came.
+
+    Held-out rows from all over the stream are asked about when the learner has learned the rows
+    before them, and again at late moments of the stream.
+
+    Attributes:
+        value: The increase of the loss, relative to that at the rows' own time: 0 if nothing was
+            forgotten, 1 if the loss has doubled, below 0 if the learner only got better.
+        low: Lower end of its 95% interval.
+        high: Upper end of its 95% interval.
+        rows: How many rows were asked about.
+        curve: The same by age, the number of rows learned since a row's time: `age`, `value`,
+            `low`, `high`, `rows`.
+        half_life: The age at which the loss has doubled; None if it never does.
+        avoidable: The share of what was forgotten that a learner in random order still knows. Near
+            1, old and new rows can be known together; near 0, they contradict each other.
+    """
+
+    value: float
+    low: float
+    high: float
+    rows: int
+    curve: pl.DataFrame
+    half_life: float | None
+    avoidable: Estimate
+
+    @property
+    def increase(self) -> Estimate:
+        """The increase with its interval."""
+        return Estimate(self.value, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -39,6 +78,8 @@ class Score:
             `metric` names. For an accuracy it is the share of wrong rows.
         by_target: Mean squared error of each target, in its own units (squared), if there are
             several; empty for one target and for classes.
+        recall: For each class, the share of its rows that are predicted correctly; empty for
+            numbers.
     """
 
     learner: LearnerName
@@ -47,6 +88,7 @@ class Score:
     accuracy: Estimate | None
     loss: Estimate
     by_target: tuple[Estimate, ...] = ()
+    recall: tuple[Estimate, ...] = ()
 
 
 BaselineKind = Literal["constant", "last", "recent"]
@@ -86,7 +128,7 @@ class TriedChange:
         change: Which option was changed.
         value: The rate or batch size tried; for the order, the number of random orders.
         effect: The change of the loss, relative to the online learner's: below 0 is better. For
-            the order, the mean over all orders; the interval includes their spread.
+            the order, the mean over random orders.
     """
 
     change: Change
@@ -136,11 +178,6 @@ class Answer:
         """Returns the baseline of a kind, if there is one."""
         return next((one for one in self.baselines if one.kind == kind), None)
 
-    @property
-    def diverged(self) -> bool:
-        """Whether the online learner is useless: its error overflows, or is far too large."""
-        return not self.score("online").error.value <= DIVERGED * self.baselines[0].error.value
-
 
 @dataclass(frozen=True)
 class Drift:
@@ -152,12 +189,14 @@ class Drift:
         rows: Rows on which they were compared: those after each point, up to the next.
         effect: The change of the loss if only recent rows are used, relative to a batch model of
             all rows so far: below 0 means that the stream drifts.
+        onset: From which row of the stream on (counted from 1) recent rows do better than all.
     """
 
     window: int
     refits: int
     rows: int
     effect: Estimate
+    onset: int
 
 
 ModelWay = Literal["as it came", "random order", "batch", "corrected"]
@@ -176,7 +215,7 @@ class ModelScore:
         accuracy: As in `Score`.
         loss: As in `Score`.
         change: The change of the loss, relative to the model as it came and paired by row: below 0
-            is better. For random orders the interval covers the choice of orders and of rows.
+            is better. For random orders, the mean over them.
     """
 
     way: ModelWay

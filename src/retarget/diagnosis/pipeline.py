@@ -19,7 +19,6 @@ from retarget.diagnosis.measure.approximation import (
     open_kernel,
 )
 from retarget.diagnosis.measure.baselines import baseline_predictions
-from retarget.diagnosis.measure.bootstrap import ratio
 from retarget.diagnosis.measure.choose import (
     choose_block,
     choose_gamma,
@@ -35,8 +34,10 @@ from retarget.diagnosis.measure.compare import (
 )
 from retarget.diagnosis.measure.groups import group_shift, partition
 from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split_at
-from retarget.diagnosis.measure.learn import attempt_changes, learn_all
+from retarget.diagnosis.measure.intervals import ratio
+from retarget.diagnosis.measure.learn import attempt_changes, learn_all, other_learners
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
+from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first_fold
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
@@ -216,10 +217,10 @@ def diagnose_table(
         classes = class_text(rows.table[roles.target[0]]).to_numpy()
     groups = rows.as_text(roles.group) if options.hold_out == "group" else None
     held = held_out(len(rows), options.evaluation_with(test), options, classes, groups)
-    learned = np.setdiff1d(np.arange(len(rows)), np.concatenate([[], *held.values()]))
+    learned = np.setdiff1d(np.arange(len(rows)), held.not_learned)
     # the preparation must learn nothing from held-out rows (no mean, no category), so the rows to
     # learn from come first, and are put back in their places afterwards
-    order = np.concatenate([learned, *held.values()]).astype(np.int64)
+    order = np.concatenate([learned, held.not_learned])
     sorted_rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
     stream, preparation = prepare(sorted_rows, len(learned))
     stream = stream.part(np.argsort(order))
@@ -258,17 +259,16 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
 
 def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
     """Diagnoses a stream from which the rows to compare the learners on are already held out."""
-    X, Y = as_tensors(parted.stream)
-    kernel, used = choose_kernel(options, X)
+    kernel, used = choose_kernel(options, as_tensors(parted.stream)[0])
     with (
         considerate_threads(),
-        PatientBar("diagnosing", PASSES * len(X)) as bar,
+        PatientBar("diagnosing", PASSES * len(parted.stream)) as bar,
         _noting_precision() as doubts,
     ):
         model = None
         if options.model is not None:  # first: if it cannot be run, that is reported at once
             model = diagnose_model(parted, options)
-        opened = open_kernel(kernel, X, Y, options, bar.advance)
+        opened = open_kernel(kernel, parted, options, bar.advance)
         found = run_learners(opened, parted, options, used)
     return replace(found, model=model, failures=(*found.failures, *doubts))
 
@@ -286,13 +286,24 @@ def run_learners(
     learner = replace(options.learner, lr=lr.value)
     block_size = choose_block(options.block_size, learner.batch_size, len(stream))
 
-    learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, progressive)
+    fold = first_fold(opened, parted)
+    learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, fold, progressive)
     shift = learned.effective - kernel.Y
     groups = group_shift(kernel, stream, partition(stream), learned.dual, shift, learner.batch_size)
-    learned.changed = attempt_changes(kernel, learner, lr, options.seed, progressive)
+    others = other_learners(len(kernel), learner, lr)
+    learned.changed = attempt_changes(
+        kernel, learner, others, options.seed, learned.answers, progressive
+    )
 
     answers = []
+    whole: WholeStream | None = None
     for ruler in rulers(parted, options):
+        if ruler.question == "whole":
+            whole = ask_about_whole(
+                opened, parted, options, learned, learner, others, gamma.value, block_size
+            )
+            answers.append(whole.answer)
+            continue
         asked = parted.asked.get(ruler.question)
         if asked is None:
             said = progressive_predictions(kernel, learned, gamma.value, learner.batch_size)
@@ -327,6 +338,9 @@ def run_learners(
         density=kernel.density().numpy(),
         hindsight=float(stream.squared(stream.Y - end).mean()),
         changed=changed_rows(stream, effective),
+        forgetting=None if whole is None else whole.forgetting,
+        order_cost=None if whole is None else whole.order_cost,
+        one_pass_cost=None if whole is None else whole.one_pass_cost,
         along=along,
         drift=drift,
         groups=groups,
@@ -356,7 +370,7 @@ def _true_kernel(
         return None
     models = ((sample, true), (opened.kernel, batch))
     said = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]
-    return ratio(ruler.means(said[0]), ruler.means(said[1]))
+    return ratio(ruler.mean(said[0]), ruler.mean(said[1]))
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:

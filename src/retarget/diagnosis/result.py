@@ -9,10 +9,12 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.answers import (
+    DIVERGED,
     TOO_LARGE,
     Answer,
     Drift,
     Estimate,
+    Forgetting,
     LearnerName,
     Metric,
     ModelScore,
@@ -164,6 +166,10 @@ class ModelDiagnosis:
             stopped too early to be a limit. `ModelScore.change` does not need the batch fit.
         prequential: Error on the stream's rows just before each was learned, in the user's units.
         remembered: Error on the same rows at the end, after learning all of them.
+        forgetting: How much more the model errs on held-out rows of the whole stream than it did
+            when their time came; None if none are held out, or the model was not run.
+        order_cost: As in `Diagnosis`, for the model at the end of the stream; None likewise.
+        one_pass_cost: As in `Diagnosis`, for the model at the end of the stream; None likewise.
         failures: What failed, was skipped or was done on fewer rows, one sentence each.
 
     All of these arrays are in the units of `Diagnosis.stream.Y`.
@@ -184,6 +190,9 @@ class ModelDiagnosis:
     closed: dict[str, Estimate]
     prequential: Estimate
     remembered: Estimate
+    forgetting: Forgetting | None = None
+    order_cost: Estimate | None = None
+    one_pass_cost: Estimate | None = None
     failures: tuple[str, ...] = ()
 
     @property
@@ -286,6 +295,12 @@ class Diagnosis:
         along: The squared error along the stream, by chunk of consecutive rows: `first`, `last`
             (positions from 1), `online` and `batch` just before the rows were learned, and
             `online_now`, the finished online learner.
+        forgetting: How much more the online learner errs on rows of the whole stream than it did
+            when their time came; None if no such rows are held out.
+        order_cost: How far its loss on these rows is above the mean over random orders of the
+            stream, relative to that; None likewise.
+        one_pass_cost: How far that mean is above the loss of the batch model, relative to it; None
+            likewise.
         drift: Whether recent rows teach more than all rows; None if there are too few to tell.
         groups: How groups shifted each other.
         stability: How close the online learner is to diverging.
@@ -316,6 +331,9 @@ class Diagnosis:
     density: np.ndarray
     hindsight: float
     changed: np.ndarray
+    forgetting: Forgetting | None
+    order_cost: Estimate | None
+    one_pass_cost: Estimate | None
     along: pl.DataFrame
     drift: Drift | None
     groups: GroupShift
@@ -334,7 +352,9 @@ class Diagnosis:
     @property
     def diverged(self) -> bool:
         """Whether the online learner is useless: its error overflows, or is far too large."""
-        return any(answer.diverged for answer in self.answers)
+        bound = DIVERGED * self.stream.variance
+        errors = (answer.score("online").error.value for answer in self.answers)
+        return any(not error <= bound for error in errors)
 
     @property
     def target_size(self) -> dict[str, float]:

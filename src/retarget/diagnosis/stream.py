@@ -66,6 +66,11 @@ class Stream:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(np.square(errors * self.target_scales).mean(axis=1))
 
+    @property
+    def variance(self) -> float:
+        """The mean variance of the targets, in the user's units: the error of their mean."""
+        return float(self.squared(self.Y - self.Y.mean(axis=0)).mean())
+
     def in_units(self, targets: np.ndarray) -> np.ndarray:
         """Converts targets (m, c) to the user's own units."""
         return np.asarray(targets * self.target_scales + self.target_means)

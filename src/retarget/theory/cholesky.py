@@ -24,7 +24,7 @@ own coefficient than a warning says, and the function hardly depends on them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -333,20 +333,27 @@ class GrowingCholesky:
         fork._columns = self._columns.fork()
         return fork
 
-    def solve_lower(self, rhs: Tensor) -> Tensor:
-        r"""$L^{-1} B$."""
-        x = rhs.clone()
+    def _leading(self, count: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The panels of the factor of the first samples: rows, what is left of them, triangle."""
         for panel in self.panels:
-            part = x[panel.rows] - panel.left @ x[: panel.start]
-            x[panel.rows] = solve_lower(panel.triangle, part)
+            used = min(panel.used, count - panel.start)
+            if used > 0:
+                rows = slice(panel.start, panel.start + used)
+                yield rows, panel.left[:used], panel.triangle[:used, :used]
+
+    def solve_lower(self, rhs: Tensor) -> Tensor:
+        r"""$L^{-1} B$; of the leading part, if B has fewer rows."""
+        x = rhs.clone()
+        for rows, left, triangle in self._leading(len(rhs)):
+            x[rows] = solve_lower(triangle, x[rows] - left @ x[: rows.start])
         return x
 
     def solve(self, rhs: Tensor) -> Tensor:
-        r"""$(\gamma I + K)^{-1} B$."""
+        r"""$(\gamma I + K)^{-1} B$; of the leading part, if B has fewer rows."""
         x = self.solve_lower(rhs)
-        for panel in reversed(self.panels):
-            x[panel.rows] = solve_lower_transposed(panel.triangle, x[panel.rows])
-            x[: panel.start] -= panel.left.mT @ x[panel.rows]
+        for rows, left, triangle in reversed(list(self._leading(len(rhs)))):
+            x[rows] = solve_lower_transposed(triangle, x[rows])
+            x[: rows.start] -= left.mT @ x[rows]
         return x
 
     def product(self, x: Tensor) -> Tensor:

@@ -226,6 +226,14 @@ class DualLearner:
         past, other = products(K_rows[:, :n], self.parts, beside)
         return Window(n, K_rows[:, n:], past, memory, self.steps, past_beside=other)
 
+    def queries(self, K_rows: Tensor, window: Window) -> Window:
+        """Other samples, met along the same steps as a window, of which they are not a part.
+
+        `K_rows` (q, n + m) is their kernel against the past and the window's own samples.
+        """
+        (past,) = products(K_rows[:, : window.start], self.parts)
+        return Window(window.start, K_rows[:, window.start :], past, window.memory)
+
     @property
     def parts(self) -> tuple[Tensor, ...]:
         """(n, c) the past's shares in the weights and in the velocity."""
@@ -285,6 +293,11 @@ class PrimalLearner:
         memory = step_response(self.learner, self.steps, len(features))
         past, other = products(features, self.parts, beside)
         return Window(self._size, rows.gram, past, memory, self.steps, features, other)
+
+    def queries(self, rows: FeatureRows, window: Window) -> Window:
+        """Other samples, met along the same steps as a window; see `DualLearner`."""
+        (past,) = products(rows.features, self.parts)
+        return Window(window.start, rows.features @ window.place.mT, past, window.memory)
 
     def fork(self) -> Self:
         """Returns an independent learner that continues from here."""

@@ -7,7 +7,7 @@ the stream is one loop over `StreamKernel.windows`.
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -70,12 +70,16 @@ class StreamKernel(ABC):
     def __len__(self) -> int:
         return len(self.X)
 
+    def follow_with(self, advance: Advance) -> None:
+        """Has `advance` called from now on."""
+        self._advance = advance
+
     def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Part]:
-        """The stream in windows of whole blocks, perhaps in another order (n,) of its rows.
+        """The stream in windows of whole blocks, perhaps in another order of (some of) its rows.
 
         A last, shorter block is a window of its own.
         """
-        for rows, size in self._ranges(block_size):
+        for rows, size in self._ranges(block_size, len(self) if order is None else len(order)):
             samples = rows if order is None else order[rows]
             yield Part(rows, samples, size, self.panel(rows, order))
 
@@ -85,9 +89,10 @@ class StreamKernel(ABC):
         for part in self.windows(block_size):
             yield part, learn(part)
 
-    def _ranges(self, block_size: int) -> Iterator[tuple[slice, int]]:
+    def _ranges(self, block_size: int, stop: int | None = None) -> Iterator[tuple[slice, int]]:
         device = self.X.device
-        for rows, size in equal_blocks(0, len(self), block_size, "corrected", device):
+        stop = len(self) if stop is None else stop
+        for rows, size in equal_blocks(0, stop, block_size, "corrected", device):
             yield rows, size
             if self._advance is not None:
                 self._advance(rows.stop - rows.start)
@@ -106,8 +111,12 @@ class StreamKernel(ABC):
         # into one array: small pieces between large temporaries would keep these from being freed
         predictions = coefficients.new_empty(len(X), coefficients.shape[1])
         for rows in panels(len(X), 1, self.X.device):
-            torch.mm(self._query(X[rows]), coefficients, out=predictions[rows])
+            torch.mm(self.query(X[rows]), coefficients, out=predictions[rows])
         return predictions
+
+    @abstractmethod
+    def of(self, X: Tensor, Y: Tensor) -> Self:
+        """The same kernel, of another stream."""
 
     @abstractmethod
     def part(self, rows: slice | Tensor) -> Self:
@@ -129,7 +138,16 @@ class StreamKernel(ABC):
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]: ...
 
     @abstractmethod
-    def _query(self, X: Tensor) -> Tensor: ...
+    def query(self, X: Tensor) -> Tensor:
+        """What coefficients are multiplied by: (q, n) the kernel of samples, or their features."""
+
+    @abstractmethod
+    def queried(self, Q: Tensor, rows: slice, order: Tensor | None = None) -> Any:
+        """The input of a learner's `queries`, at the samples of a window; `Q` is from `query`."""
+
+    @abstractmethod
+    def offline_predictions(self, Q: Tensor, gamma: float, counts: Sequence[int]) -> list[Tensor]:
+        """(q, c) what the offline learners of the first `counts` rows predict, from `query`."""
 
     @abstractmethod
     def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
@@ -177,6 +195,10 @@ class DenseKernel(StreamKernel):
         self.K = kernel(X).to(torch.float64)
         self._factor: GrowingCholesky | None = None
 
+    def of(self, X: Tensor, Y: Tensor) -> Self:
+        """The matrix of another stream."""
+        return type(self)(self._kernel, X, Y)
+
     def part(self, rows: slice | Tensor) -> Self:
         """A part of the matrix, copied unless the rows are consecutive."""
         part = copy.copy(self)
@@ -204,8 +226,18 @@ class DenseKernel(StreamKernel):
         placed[order] = coefficients
         return placed
 
-    def _query(self, X: Tensor) -> Tensor:
+    def query(self, X: Tensor) -> Tensor:
+        """(q, n) the kernel of samples against the stream."""
         return self._kernel(X, self.X).to(torch.float64)
+
+    def queried(self, Q: Tensor, rows: slice, order: Tensor | None = None) -> Tensor:
+        """(q, stop) their kernel against all rows before and in the window."""
+        return Q[:, : rows.stop] if order is None else Q[:, order[: rows.stop]]
+
+    def offline_predictions(self, Q: Tensor, gamma: float, counts: Sequence[int]) -> list[Tensor]:
+        """From the leading parts of one Cholesky factor."""
+        factor = self._factor_of(gamma)
+        return [Q[:, :count] @ factor.solve(self.Y[:count]) for count in counts]
 
     def values(self, coefficients: Tensor) -> Tensor:
         """The kernel matrix times the coefficients."""
@@ -254,12 +286,15 @@ class DenseKernel(StreamKernel):
             scaled = factorize(root * self.K * root.mT, gamma)
             dual = root * scaled.solve(root * self.Y)
             return Offline(dual, dual)
-        factor = self._factor
-        if factor is None or factor.gamma != gamma or len(factor) < len(self):
-            factor = factorize(self.K, gamma)
-        factor.warn_once()
-        dual = factor.solve(self.Y)
+        dual = self._factor_of(gamma).solve(self.Y)
         return Offline(dual, dual)
+
+    def _factor_of(self, gamma: float) -> GrowingCholesky:
+        """The Cholesky factor of gamma I + K, kept for the next time."""
+        if self._factor is None or self._factor.gamma != gamma or len(self._factor) < len(self):
+            self._factor = factorize(self.K, gamma)
+        self._factor.warn_once()
+        return self._factor
 
     def later(
         self, C: Tensor, parts: Tensor, count: int, batch: int
@@ -291,7 +326,7 @@ class FeatureKernel(StreamKernel):
         self._normal, self._moment = X.new_zeros(size, size), X.new_zeros(size, Y.shape[1])
         self._sum, self._diagonal = X.new_zeros(size), X.new_empty(len(X))
         for rows, _ in self._ranges(1):
-            Phi = self._query(X[rows])
+            Phi = self.query(X[rows])
             if len(kept):
                 kept[rows] = Phi
                 Phi = kept[rows].double()
@@ -304,11 +339,15 @@ class FeatureKernel(StreamKernel):
     def _features(self, samples: slice | Tensor) -> Tensor:
         if len(self._kept):
             return self._kept[samples].double()
-        return self._query(self.X[samples])
+        return self.query(self.X[samples])
+
+    def of(self, X: Tensor, Y: Tensor) -> Self:
+        """The same features of another stream."""
+        return type(self)(self.map, X, Y)
 
     def part(self, rows: slice | Tensor) -> Self:
         """The same features of some rows, computed again."""
-        return type(self)(self.map, self.X[rows], self.Y[rows])
+        return self.of(self.X[rows], self.Y[rows])
 
     def dense(self, rows: Tensor) -> DenseKernel:
         """Inner products of the features."""
@@ -327,9 +366,30 @@ class FeatureKernel(StreamKernel):
         """Weights belong to features: the order of the samples does not matter."""
         return coefficients
 
-    def _query(self, X: Tensor) -> Tensor:
+    def query(self, X: Tensor) -> Tensor:
+        """(q, features) the features of samples."""
         features: Tensor = self.map(X).to(X)
         return features
+
+    def queried(self, Q: Tensor, rows: slice, order: Tensor | None = None) -> FeatureRows:
+        """Their features, whatever the window."""
+        return FeatureRows(Q)
+
+    def offline_predictions(self, Q: Tensor, gamma: float, counts: Sequence[int]) -> list[Tensor]:
+        """From the normal equations, less what the rows behind each count added to them."""
+        normal, moment = self._normal.clone(), self._moment.clone()
+        normal.diagonal().add_(gamma)
+        learned = len(self)
+        made: dict[int, Tensor] = {}
+        for count in sorted(set(counts), reverse=True):
+            for rows in panels(learned - count, 1, self.X.device):
+                later = slice(count + rows.start, count + rows.stop)
+                Phi = self._features(later)
+                normal.addmm_(Phi.mT, Phi, alpha=-1)
+                moment.addmm_(Phi.mT, self.Y[later], alpha=-1)
+            learned = count
+            made[count] = Q @ torch.cholesky_solve(moment, normal_factor(normal, gamma))
+        return [made[count] for count in counts]
 
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""

@@ -11,9 +11,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from retarget.diagnosis.answers import Drift
-from retarget.diagnosis.measure.bootstrap import Bootstrap, ratio
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import losses
+from retarget.diagnosis.measure.intervals import Batches, ratio
 from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
@@ -49,7 +49,8 @@ def errors_along(
         batch = some.Y - offline_errors(few, thinned, chunk).numpy()
         if chunk >= FEWEST_RECENT and options.hold_out == "rows":
             drift = _drift(few, some, batch, chunk, options)
-            drift = replace(drift, window=drift.window * len(stream) // len(few))
+            onset = int(rows[drift.onset]) + 1
+            drift = replace(drift, window=drift.window * len(stream) // len(few), onset=onset)
     except NotPositiveDefiniteError:
         pass
     edges = rows.numpy()[::chunk]
@@ -99,13 +100,15 @@ def _drift(
         recent[place] = (K @ part.offline(ridge).coefficients).numpy()
     mean = np.cumsum(stream.Y, axis=0)[scored - 1] / scored[:, None]
     truth = stream.part(scored)
-    bootstrap = Bootstrap(len(scored), options.seed, scored // chunk)
-    of_recent, of_all, of_mean = (
-        bootstrap.means(losses(said, truth, options.metric))
-        for said in (recent, batch[scored], mean)
-    )
-    against_mean = ratio(of_recent, of_mean)
-    effect = ratio(of_recent, of_all)
+    batches = Batches.of_groups(scored // chunk)
+    predicted = (recent, batch[scored], mean)
+    recent_loss, all_loss, mean_loss = (losses(one, truth, options.metric) for one in predicted)
+    of_recent = batches.mean(recent_loss)
+    effect = ratio(of_recent, batches.mean(all_loss))
+    against_mean = ratio(of_recent, batches.mean(mean_loss))
     if not against_mean.high < 0:  # nothing that was learned serves: no sign of drift
         effect = effect._replace(low=min(effect.low, 0.0), high=max(effect.high, 0.0))
-    return Drift(window, len(starts), len(scored), effect)
+    # from the onset on, recent rows gain more than from any other point on
+    gained_from = np.cumsum((all_loss - recent_loss)[::-1])[::-1]
+    onset = int(scored[gained_from.argmax()])
+    return Drift(window, len(starts), len(scored), effect, onset)

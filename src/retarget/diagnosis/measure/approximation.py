@@ -15,7 +15,8 @@ from torch import Tensor
 
 from retarget.arrays import free_memory
 from retarget.diagnosis.dialect import named, option
-from retarget.diagnosis.measure.passes import effective_targets, learn_online
+from retarget.diagnosis.measure.holdout import Split, as_tensors
+from retarget.diagnosis.measure.passes import Job, effective_targets, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import Approximation, FeatureKind
 from retarget.errors import StreamTooLargeError
@@ -54,7 +55,8 @@ class Opened:
     """The kernel of a stream, and the bytes that the exact method needs and may use.
 
     With features: also the features that replace the kernel, and the true kernel of a sample
-    of rows, evenly spaced over the stream.
+    of rows, evenly spaced over the stream. `whole` is the kernel of all rows but the next ones, if
+    they are held out in several folds.
     """
 
     kernel: StreamKernel
@@ -62,12 +64,14 @@ class Opened:
     limit: int
     features: FeatureMap | None = None
     sample: DenseKernel | None = None
+    whole: StreamKernel | None = None
 
 
 def open_kernel(
-    kernel: Kernel, X: Tensor, Y: Tensor, options: DiagnosisOptions, advance: Callable[[int], None]
+    kernel: Kernel, parted: Split, options: DiagnosisOptions, advance: Callable[[int], None]
 ) -> Opened:
     """Opens the kernel of the stream: exact if memory allows, or as the options say."""
+    X, Y = as_tensors(parted.stream)
     limit = memory_limit(options.max_memory)
     needed = exact_memory(len(X), X.shape[1], Y.shape[1])
     if options.features is None and needed > limit:
@@ -78,7 +82,13 @@ def open_kernel(
         )
     fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
     if options.features is None or (options.features == "auto" and fits):
-        return Opened(DenseKernel(kernel, X, Y, advance), needed, limit)
+        if parted.past is None or len(parted.folds) <= 1:
+            return Opened(DenseKernel(kernel, X, Y, advance), needed, limit)
+        # few rows: their whole kernel is computed once, and each fold takes its part of it
+        all_rows = DenseKernel(kernel, *as_tensors(parted.past))
+        learned = all_rows.part(torch.from_numpy(parted.learned_in(0)))
+        learned.follow_with(advance)
+        return Opened(learned, needed, limit, whole=all_rows)
     batch = min(options.learner.batch_size, len(X))
     if batch > WINDOW_ROWS and 32 * batch**2 > limit:
         raise StreamTooLargeError(
@@ -91,7 +101,11 @@ def open_kernel(
     room = int(KEPT_SHARE * limit) if not features.exact else 0
     opened = FeatureKernel(features, X, Y, advance, room)
     spread = opened.spread_rows(SAMPLE_ROWS)
-    return Opened(opened, needed, limit, features, DenseKernel(kernel, X[spread], Y[spread]))
+    sample = DenseKernel(kernel, X[spread], Y[spread])
+    whole = None
+    if parted.past is not None and len(parted.folds) > 1:
+        whole = opened.of(*as_tensors(parted.past))
+    return Opened(opened, needed, limit, features, sample, whole)
 
 
 def exact_memory(n: int, dimensions: int, outputs: int) -> int:
@@ -155,7 +169,7 @@ def relative_difference(got: Tensor, expected: Tensor) -> float:
 
 def _shift(kernel: DenseKernel, learner: SGD, gamma: float) -> tuple[Tensor, Tensor]:
     """Returns the shift of each row, and the prediction for it before it is learned."""
-    (run,) = learn_online(kernel, [(learner, kernel.Y)])
+    (run,) = learn_online(kernel, [Job(learner, kernel.Y)])
     effective = effective_targets(kernel, run, learner, gamma)[1]
     predicted = torch.full_like(kernel.Y, math.nan) if run.errors is None else kernel.Y - run.errors
     return effective - kernel.Y, predicted

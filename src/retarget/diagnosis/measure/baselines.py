@@ -51,19 +51,19 @@ def _recent_predictions(
     scales = stream.target_scales
     try:
         if asked is not None:
-            return _of_recent(kernel, len(kernel), asked.X, options, scales)
+            return of_recent(kernel, len(kernel), asked.X, options, scales)
         # refitted at intervals and used until the next refit; it knows nothing at the start
         predicted = np.zeros_like(stream.Y)
         starts = np.unique(np.linspace(2, len(predicted), REFITS, endpoint=False, dtype=int))
         for start, stop in zip(starts, [*starts[1:], len(predicted)], strict=True):
             queries = stream.X[start:stop]
-            predicted[start:stop] = _of_recent(kernel, int(start), queries, options, scales)
+            predicted[start:stop] = of_recent(kernel, int(start), queries, options, scales)
         return predicted
     except NotPositiveDefiniteError:
         return None
 
 
-def _of_recent(
+def of_recent(
     kernel: StreamKernel,
     stop: int,
     queries: NDArray[np.float64],

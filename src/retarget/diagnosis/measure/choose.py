@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.diagnosis.measure.passes import learn_online
+from retarget.diagnosis.measure.passes import Job, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import ChosenValue, KernelUsed
 from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
@@ -134,7 +134,7 @@ def choose_rate(
     top = 0.9 * limit if math.isfinite(limit) else 1.0
 
     def scored(rates: NDArray[np.float64]) -> NDArray[np.float64]:
-        jobs = [(replace(options.learner, lr=float(rate)), kernel.Y) for rate in rates]
+        jobs = [Job(replace(options.learner, lr=float(rate)), kernel.Y) for rate in rates]
         runs = learn_online(kernel, jobs, keep_errors=False)
         squares = [run.first_half if first_half else run.squared_error for run in runs]
         return np.array([(square.numpy() * scales**2).mean() for square in squares])

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Self, get_args
 
 import numpy as np
 import torch
@@ -15,24 +16,25 @@ from retarget.diagnosis.answers import (
     Answer,
     Baseline,
     BaselineKind,
-    Change,
     Estimate,
     LearnerName,
     Metric,
+    Predictor,
     Question,
     Score,
     TriedChange,
 )
 from retarget.diagnosis.dialect import named, option
-from retarget.diagnosis.measure.bootstrap import (
-    Bootstrap,
-    Resamples,
-    any_of,
+from retarget.diagnosis.measure.holdout import Split, as_tensors
+from retarget.diagnosis.measure.intervals import (
+    Batches,
+    Mean,
+    difference,
     estimate,
     gap_closed,
+    mean_over_runs,
     ratio,
 )
-from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.learn import LearnedStream
 from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
@@ -43,37 +45,75 @@ from retarget.theory.stream_kernel import StreamKernel
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
 LEAST_PROBABILITY = 1e-3  # for the log-loss: predictions of a least-squares model reach 0
-Predictor = LearnerName | tuple[Change, float]  # a learner, or a change that was tried
 Predictions = NDArray[np.float64]  # (m, c) for rows that a learner has not learned
 
 
-class Ruler(NamedTuple):
-    """What predictions for some rows are measured with: the true targets, metric, bootstrap."""
+@dataclass(frozen=True)
+class Ruler:
+    """What predictions for some rows are measured with.
+
+    Attributes:
+        truth: The rows with their true targets; a row may be there several times, if it is asked
+            about at several moments.
+        question: Which rows they are.
+        metric: What is measured.
+        batches: The rows in batches, for intervals.
+        rows: (m,) which row it is; equal for the same row.
+    """
 
     truth: Stream
     question: Question
     metric: Metric
-    bootstrap: Bootstrap
+    batches: Batches
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        truth: Stream,
+        question: Question,
+        metric: Metric,
+        whole_groups: bool,
+        rows: NDArray[np.int64] | None = None,
+    ) -> Self:
+        """Returns the ruler for rows in the order of the stream; `rows` says which are the same."""
+        numbered = np.arange(len(truth)) if rows is None else rows
+        if whole_groups and truth.groups is not None:
+            batches = Batches.of_groups(truth.groups)
+        else:
+            batches = Batches.consecutive(numbered)
+        return cls(truth, question, metric, batches, numbered)
+
+    def some(self, chosen: NDArray[np.bool_], whole_groups: bool) -> "Ruler":
+        """Returns the ruler for some of the rows."""
+        truth = self.truth.part(chosen)
+        return Ruler.of(truth, self.question, self.metric, whole_groups, self.rows[chosen])
 
     def losses(self, predicted: Predictions) -> NDArray[np.float64]:
         """Returns (m,) the loss on each row, in the user's units; the score is their mean."""
         return losses(predicted, self.truth, self.metric)
 
-    def means(self, predicted: Predictions) -> Resamples:
-        """Returns the mean loss and its resampled values."""
-        return self.bootstrap.means(self.losses(predicted))
+    def mean(self, predicted: Predictions) -> Mean:
+        """Returns the mean loss."""
+        return self.batches.mean(self.losses(predicted))
+
+    def loss(self, predicted: Predictions) -> Estimate:
+        """Returns the mean loss with its interval."""
+        return estimate(self.mean(predicted), lowest=0.0)
 
     def error(self, predicted: Predictions) -> Estimate:
         """Returns the mean squared error."""
-        return estimate(self.bootstrap.means(losses(predicted, self.truth, "squared")))
+        return estimate(self.batches.mean(losses(predicted, self.truth, "squared")), lowest=0.0)
 
-    def right(self, predicted: Predictions) -> Resamples:
-        """Returns the share of rows whose class is right, and its resampled values."""
-        return self.bootstrap.means(1 - losses(predicted, self.truth, "accuracy"))
+    def right(self, predicted: Predictions) -> Mean:
+        """Returns the share of rows whose class is right."""
+        return self.batches.mean(1 - losses(predicted, self.truth, "accuracy"))
 
     def accuracy(self, predicted: Predictions) -> Estimate | None:
         """Returns the share of rows whose class is right; None for regression."""
-        return estimate(self.right(predicted)) if self.truth.kind == "classification" else None
+        if self.truth.kind != "classification":
+            return None
+        return estimate(self.right(predicted), lowest=0.0, highest=1.0)
 
 
 def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
@@ -90,9 +130,7 @@ def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
             f"({option('kind', 'classification')})"
         )
     for question, rows in (parted.asked or {"progressive": parted.stream}).items():
-        groups = rows.groups if parted.whole_groups else None
-        bootstrap = Bootstrap(len(rows), options.seed, groups)
-        yield Ruler(rows, question, options.metric, bootstrap)
+        yield Ruler.of(rows, question, options.metric, parted.whole_groups)
 
 
 def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.float64]:
@@ -126,11 +164,13 @@ def compare(
     ruler: Ruler,
     parted: Split,
     options: DiagnosisOptions,
+    order: TriedChange | None = None,
 ) -> Answer:
     """Answers one question: scores the learners' predictions and what was tried.
 
     `baselines` holds the "constant" one and, if the batch model to compare with learns from other
-    rows than all, that one as "recent".
+    rows than all, that one as "recent". `order` is what random orders change, if that was measured
+    apart. A learner that was asked about some of the rows only is compared with others on these.
     """
     truth = ruler.truth
     nothing = np.full(truth.Y.shape, math.nan)
@@ -138,78 +178,119 @@ def compare(
     batch = own["offline"]
     if not options.batch_model.is_all:
         batch = baselines.get("recent", batch)
-    batch_loss, online = ruler.means(batch), ruler.means(own["online"])
-    squared = (ruler.error(part).value for part in (own["online"], baselines["constant"]))
-    useful = next(squared) <= DIVERGED * next(squared)
-    classes, corrections = truth.kind == "classification", LEARNERS[2:]
-    ends = {name: ruler.means(own[name]) for name in corrections}
+    batch_loss = ruler.mean(batch)
+    online_loss = ruler.mean(own["online"])
+    useful = ruler.error(own["online"]).value <= DIVERGED * parted.stream.variance
+    classes = truth.kind == "classification"
+    corrections = LEARNERS[2:]
+    closed: dict[str, Estimate] = dict.fromkeys(corrections, UNKNOWN)
+    effect: dict[str, Estimate] = dict.fromkeys(corrections, UNKNOWN)
+    for name in corrections if useful else ():
+        asked = _known(own[name])
+        if asked.any():
+            some = ruler if asked.all() else ruler.some(asked, parted.whole_groups)
+            losses_there = (some.mean(part[asked]) for part in (batch, own["online"], own[name]))
+            batch_there, online_there, corrected = losses_there
+            closed[name] = gap_closed(batch_there, online_there, corrected)
+            effect[name] = ratio(corrected, online_there)
     unseen: tuple[str, ...] = ()
     if classes and not parted.progressive:
         new = (truth.Y.sum(axis=0) > 0) & (parted.stream.Y.sum(axis=0) == 0)
         unseen = tuple(np.array(truth.target_names, dtype=object)[new])
+    gap = difference(ruler.right(batch), ruler.right(own["online"])) if classes else None
     return Answer(
         question=ruler.question,
-        rows=len(truth),
-        scores=tuple(_score(name, own[name], ruler) for name in LEARNERS),
+        rows=len(np.unique(ruler.rows)),
+        scores=tuple(_score(name, own[name], ruler, parted.whole_groups) for name in LEARNERS),
         baselines=tuple(
             Baseline(
                 kind,
                 ruler.question,
                 ruler.error(made),
                 ruler.accuracy(made),
-                estimate(ruler.means(made)),
-                online=ratio(online, ruler.means(made)),
-                batch=ratio(batch_loss, ruler.means(made)),
+                ruler.loss(made),
+                online=ratio(online_loss, ruler.mean(made)),
+                batch=ratio(batch_loss, ruler.mean(made)),
                 aim=options.aim if kind == "recent" else "",
             )
             for kind, made in baselines.items()
         ),
-        excess=ratio(online, batch_loss),
-        accuracy_gap=estimate(ruler.right(batch) - ruler.right(own["online"])) if classes else None,
-        gap_closed={
-            name: gap_closed(batch_loss, online, ends[name]) if useful else UNKNOWN
-            for name in corrections
-        },
-        effect={name: ratio(ends[name], online) if useful else UNKNOWN for name in corrections},
-        trials=_trials(predicted, ruler, options.seed) if useful else (),
+        excess=ratio(online_loss, batch_loss),
+        accuracy_gap=None if gap is None else estimate(gap),
+        gap_closed=closed,
+        effect=effect,
+        trials=_trials(predicted, ruler, order) if useful else (),
         unseen=unseen,
     )
 
 
-def _score(name: LearnerName, predicted: Predictions, ruler: Ruler) -> Score:
+def _known(predicted: Predictions) -> NDArray[np.bool_]:
+    """Returns (m,) whether there is a prediction."""
+    return np.asarray(np.isfinite(predicted).all(axis=1))
+
+
+def _score(name: LearnerName, predicted: Predictions, ruler: Ruler, whole_groups: bool) -> Score:
+    """Scores a learner, on the rows that it was asked about."""
+    asked = _known(predicted)
+    if asked.any() and not asked.all() and name == "corrected":
+        ruler = ruler.some(asked, whole_groups)
+        predicted = predicted[asked]
     truth = ruler.truth
     by_target: tuple[Estimate, ...] = ()
-    if truth.kind == "regression" and truth.Y.shape[1] > 1:
+    recall: tuple[Estimate, ...] = ()
+    if truth.kind == "classification":
+        recall = tuple(_recall(predicted, ruler))
+    elif truth.Y.shape[1] > 1:
         with np.errstate(over="ignore"):
             squares = np.square((truth.Y - predicted) * truth.target_scales)
-        by_target = tuple(estimate(ruler.bootstrap.means(column)) for column in squares.T)
-    error, accuracy = ruler.error(predicted), ruler.accuracy(predicted)
-    return Score(name, ruler.question, error, accuracy, estimate(ruler.means(predicted)), by_target)
+        means = (ruler.batches.mean(column) for column in squares.T)
+        by_target = tuple(estimate(mean, lowest=0.0) for mean in means)
+    return Score(
+        name,
+        ruler.question,
+        error=ruler.error(predicted),
+        accuracy=ruler.accuracy(predicted),
+        loss=ruler.loss(predicted),
+        by_target=by_target,
+        recall=recall,
+    )
+
+
+def _recall(predicted: Predictions, ruler: Ruler) -> Iterator[Estimate]:
+    """Yields, for each class, the share of its rows that are predicted correctly."""
+    right = 1 - losses(predicted, ruler.truth, "accuracy")
+    classes = ruler.truth.Y.argmax(axis=1)
+    for number in range(ruler.truth.Y.shape[1]):
+        of_class = classes == number
+        batches = Batches.consecutive(ruler.rows[of_class])
+        yield estimate(batches.mean(right[of_class]), lowest=0.0, highest=1.0)
 
 
 def _trials(
-    predicted: Mapping[Predictor, Predictions], ruler: Ruler, seed: int
+    predicted: Mapping[Predictor, Predictions], ruler: Ruler, order: TriedChange | None
 ) -> tuple[TriedChange, ...]:
     """Returns the effect of each change; all random orders count as one.
 
     A progressive evaluation uses the second half of the stream: the first half chose the rate.
     """
     start = len(ruler.truth) // 2 if ruler.question == "progressive" else 0
-    bootstrap = ruler.bootstrap if not start else Bootstrap(len(ruler.truth) - start, seed)
+    batches = Batches.consecutive(ruler.rows[start:]) if start else ruler.batches
 
-    def means(made: Predictions) -> Resamples:
-        return bootstrap.means(ruler.losses(made)[start:])
+    def mean(made: Predictions) -> Mean:
+        return batches.mean(ruler.losses(made)[start:])
 
     tried = {change: made for change, made in predicted.items() if isinstance(change, tuple)}
-    online = means(predicted["online"])
+    online = mean(predicted["online"])
     trials = [
-        TriedChange(change, value, ratio(means(made), online))
+        TriedChange(change, value, ratio(mean(made), online))
         for (change, value), made in tried.items()
         if change != "order"
     ]
-    orders = [means(made) for (change, _), made in tried.items() if change == "order"]
-    if orders:
-        trials.append(TriedChange("order", len(orders), ratio(any_of(orders, seed), online)))
+    runs = [mean(made) for (change, _), made in tried.items() if change == "order"]
+    if runs:
+        trials.append(TriedChange("order", len(runs), ratio(mean_over_runs(runs), online)))
+    elif order is not None:
+        trials.append(order)
     return tuple(trials)
 
 

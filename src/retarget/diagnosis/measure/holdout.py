@@ -2,7 +2,8 @@
 
 Rows from all over the stream tell what a learner still knows; the last rows tell what it makes of
 what comes next. A sorted stream fails the first and passes the second, a drifting one the other way
-round, so both are asked.
+round, so both are asked. Which rows of the whole stream are held out is a matter of chance, so this
+is done several times, in folds.
 """
 
 from typing import NamedTuple
@@ -21,26 +22,59 @@ from retarget.errors import InvalidInputError
 ENOUGH = 30  # held-out rows: with fewer of them, nothing is recommended
 MOST_SHARE = 0.2  # of the rows, which each set may take to hold so many
 FEWEST_GROUPS = 4  # to hold out groups: two to learn from, two to ask about
+MOST_FOLDS = 10
+FOLD_WORK = 3e11  # rows cubed times folds: some seconds
+NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class Split(NamedTuple):
     """A stream to learn from, and the rows held out for each question.
 
     There are none in a progressive evaluation: each row is scored before it is learned.
+
+    Attributes:
+        stream: The rows that are learned: all but those held out.
+        asked: The rows held out for each question. For "whole" they are those of the first fold.
+        whole_groups: Whether the rows of a group belong together.
+        previous: (m, c) the targets of the row before each next one.
+        past: All rows but the next ones, in order, if rows of the whole stream are held out.
+        folds: For each fold, the rows of `past` that it holds out: none is in two folds. The first
+            fold leaves `stream` to learn from.
     """
 
     stream: Stream
     asked: dict[Question, Stream]
-    whole_groups: bool = False  # whether the rows of a group belong together
-    previous: np.ndarray | None = None  # (m, c) the targets of the row before each next one
+    whole_groups: bool = False
+    previous: np.ndarray | None = None
+    past: Stream | None = None
+    folds: tuple[NDArray[np.int64], ...] = ()
 
     @property
     def progressive(self) -> bool:
         """Whether no row is held out."""
         return not self.asked
 
+    def learned_in(self, fold: int) -> NDArray[np.int64]:
+        """Returns the rows of `past` that are learned if a fold is held out."""
+        rows = 0 if self.past is None else len(self.past)
+        return np.setdiff1d(np.arange(rows), self.folds[fold])
 
-Held = dict[Question, NDArray[np.int64]]  # positions in the stream, in order
+
+class Held(NamedTuple):
+    """Positions of the rows that are held out, each array in the order of the stream.
+
+    Attributes:
+        folds: Rows from the whole stream, one array for each fold.
+        coming: The last rows.
+    """
+
+    folds: tuple[NDArray[np.int64], ...] = ()
+    coming: NDArray[np.int64] = NO_ROWS
+
+    @property
+    def not_learned(self) -> NDArray[np.int64]:
+        """The rows that are not learned when the first fold is held out."""
+        return np.concatenate([*self.folds[:1], self.coming])
 
 
 def split(stream: Stream, test: Stream | None, options: DiagnosisOptions) -> Split:
@@ -56,10 +90,17 @@ def split_at(stream: Stream, held: Held, test: Stream | None, options: Diagnosis
     """Returns the split of a stream of which these rows are held out."""
     _require_numbers("the stream", stream)
     learned = np.ones(len(stream), dtype=bool)
+    learned[held.not_learned] = False
     asked: dict[Question, Stream] = {}
-    for question, rows in held.items():
-        learned[rows] = False
-        asked[question] = stream.part(rows)
+    past: Stream | None = None
+    folds: tuple[NDArray[np.int64], ...] = ()
+    if held.folds:
+        asked["whole"] = stream.part(held.folds[0])
+        earlier = np.setdiff1d(np.arange(len(stream)), held.coming)
+        past = stream.part(earlier)
+        folds = tuple(np.searchsorted(earlier, rows) for rows in held.folds)
+    if len(held.coming):
+        asked["next"] = stream.part(held.coming)
     if test is not None:
         _require_numbers("the test set", test)
         if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
@@ -68,8 +109,9 @@ def split_at(stream: Stream, held: Held, test: Stream | None, options: Diagnosis
                 f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same numbers"
             )
         asked["test"] = test
-    previous = stream.Y[held["next"] - 1] if "next" in held else None
-    return Split(stream.part(learned), asked, options.hold_out == "group", previous)
+    previous = stream.Y[held.coming - 1] if len(held.coming) else None
+    whole_groups = options.hold_out == "group"
+    return Split(stream.part(learned), asked, whole_groups, previous, past, folds)
 
 
 def held_out(
@@ -81,28 +123,27 @@ def held_out(
 ) -> Held:
     """Returns the rows that are held out for each question."""
     if evaluation in ("test", "progressive"):
-        return {}
+        return Held()
     if rows < 4:
         raise InvalidInputError(
             f"there are {rows} rows; expected at least 4 to learn from and hold out, or 2 with "
             f"{option('evaluation', 'progressive')}"
         )
-    coming = np.empty(0, dtype=np.int64)
+    coming = NO_ROWS
     if evaluation != "whole":
         coming = next_rows(rows, options.test_share, classes)
-    past = np.arange(rows - len(coming))
-    held: Held = {}
+    folds: list[NDArray[np.int64]] = []
     if evaluation != "next":
         wanted = held_out_rows(rows, options.test_share)
         if options.hold_out == "group":
-            kept_out = _whole_groups(groups, wanted, options.seed)
-            held["whole"] = np.flatnonzero(kept_out)
-            coming = coming[~kept_out[coming]]
+            folds = _folds_of_groups(groups, wanted, fold_count(rows), options.seed)
+            coming = np.setdiff1d(coming, folds[0])
+            folds = [np.setdiff1d(fold, coming) for fold in folds]
+            folds = [fold for fold in folds if len(fold)]
         else:
-            held["whole"] = _spread(past, wanted, classes, options.seed)
-    if evaluation != "whole" and len(coming):
-        held["next"] = coming
-    return held
+            past = np.arange(rows - len(coming))
+            folds = _spread(past, wanted, fold_count(rows), classes, options.seed)
+    return Held(tuple(folds), coming)
 
 
 def held_out_rows(rows: int, test_share: float) -> int:
@@ -110,11 +151,21 @@ def held_out_rows(rows: int, test_share: float) -> int:
     return max(1, round(rows * test_share), min(ENOUGH, int(rows * MOST_SHARE)))
 
 
+def fold_count(rows: int) -> int:
+    """Returns how many times other rows from the whole stream are held out.
+
+    Of a short stream every row is held out once, so that little is left to chance. Each fold costs
+    a factorization; of a long stream, one fold has enough rows.
+    """
+    affordable = FOLD_WORK // rows**3
+    return int(min(MOST_FOLDS, max(1, affordable)))
+
+
 def next_rows(rows: int, test_share: float, classes: np.ndarray | None) -> NDArray[np.int64]:
     """Returns the last rows, fewer if less than a quarter of a class would be left to learn.
 
     In a stream that is sorted by class, the last rows may hold all of the last class, of which no
-    model could then know anything. At most half of the rows are given up for that.
+    model could then know anything.
     """
     count = held_out_rows(rows, test_share)
     start = rows - count
@@ -122,22 +173,20 @@ def next_rows(rows: int, test_share: float, classes: np.ndarray | None) -> NDArr
         _, number = np.unique(classes, return_inverse=True)
         total = np.bincount(number)
         held = np.bincount(number[start:], minlength=len(total))
-        later = start
-        while (4 * held > 3 * total).any() and 2 * (rows - later) > count:
-            held[number[later]] -= 1
-            later += 1
-        if not (4 * held > 3 * total).any():
-            start = later
+        repeated = total > 1  # a class of one row cannot be both learned and asked about
+        while start < rows - 1 and (repeated & (4 * held > 3 * total)).any():
+            held[number[start]] -= 1
+            start += 1
     return np.arange(start, rows)
 
 
 def _spread(
-    past: NDArray[np.int64], count: int, classes: np.ndarray | None, seed: int
-) -> NDArray[np.int64]:
-    """Returns rows from all over the stream: one at random from each of so many strips of it.
+    past: NDArray[np.int64], count: int, folds: int, classes: np.ndarray | None, seed: int
+) -> list[NDArray[np.int64]]:
+    """Returns rows from all over the stream: for each fold, one of each of so many strips of it.
 
     Strips are cut class by class, so every class has its share, from all over its own rows. A class
-    of a single row is never held out.
+    of a single row is never held out. There are as many folds as the shortest strip has rows.
     """
     rows = past
     if classes is not None:
@@ -146,13 +195,19 @@ def _spread(
         rows = rows[repeated]
         rows = rows[np.argsort(number[rows], kind="stable")]
     count = min(count, max(0, len(past) - 2), len(rows))
-    edges = np.linspace(0, len(rows), count + 1)
-    drawn = edges[:-1] + np.random.default_rng(seed).random(count) * np.diff(edges)
-    return np.unique(rows[drawn.astype(np.int64)])
+    if not count:
+        return []
+    strips = np.array_split(rows, count)
+    rng = np.random.default_rng(seed)
+    folds = min(folds, len(strips[-1]))
+    drawn = np.array([rng.permutation(strip)[:folds] for strip in strips])
+    return [np.sort(fold) for fold in drawn.T]
 
 
-def _whole_groups(groups: np.ndarray | None, count: int, seed: int) -> NDArray[np.bool_]:
-    """Returns (rows,) whether a row belongs to one of the groups that are held out at random."""
+def _folds_of_groups(
+    groups: np.ndarray | None, count: int, folds: int, seed: int
+) -> list[NDArray[np.int64]]:
+    """Returns the rows of each fold: all rows of some groups, at least two, drawn at random."""
     if groups is None:
         raise InvalidInputError(
             "whole groups are to be held out, but no column names the groups; give "
@@ -165,10 +220,18 @@ def _whole_groups(groups: np.ndarray | None, count: int, seed: int) -> NDArray[n
             f"{FEWEST_GROUPS}, or hold out rows ({option('hold_out', 'rows')})"
         )
     order = np.random.default_rng(seed).permutation(len(names))
-    enough = int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1
-    chosen = order[: min(max(2, enough), len(names) - 2)]
-    held: NDArray[np.bool_] = np.isin(number, chosen)
-    return held
+    made: list[NDArray[np.int64]] = []
+    first = 0
+    while len(made) < folds:
+        enough = int(np.searchsorted(np.cumsum(sizes[order[first:]]), count)) + 1
+        last = first + max(2, enough)
+        if not made:
+            last = min(last, len(names) - 2)  # two groups to learn from
+        elif last > len(names):
+            break
+        made.append(np.flatnonzero(np.isin(number, order[first:last])))
+        first = last
+    return made
 
 
 def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:

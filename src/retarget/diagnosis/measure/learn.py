@@ -7,16 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.answers import Change, LearnerName
+from retarget.diagnosis.answers import LearnerName, Predictor
 from retarget.diagnosis.measure.choose_correction import choose_correction
 from retarget.diagnosis.measure.passes import (
     ExactCorrection,
     IterativeCorrection,
+    Job,
     OnlineRun,
+    Probe,
     effective_targets,
     learn_corrected,
     learn_online,
 )
+from retarget.diagnosis.measure.recall import ORDERS_AT_THE_END, Fold, FoldAnswers
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
@@ -26,36 +29,58 @@ from retarget.theory.stream_kernel import StreamKernel
 
 BETTER_RATE = 0.95  # a rate is tried if its prequential error is below this share
 BATCH_FACTOR = 4
-# Several random orders are tried, since a single one may be lucky; fewer for a long stream, whose
-# rows average luck out, so that all orders together have at most about this many rows.
-ORDERS, FEWEST_ORDERS, ORDERED_ROWS = 10, 3, 2_400_000
+
+
+def other_learners(rows: int, learner: SGD, lr: ChosenValue) -> dict[Predictor, SGD]:
+    """Returns the learner at a better rate (if any), and with other batch sizes."""
+    others: dict[Predictor, SGD] = {}
+    better = better_rate(lr)
+    if better is not None:
+        others["rate", better] = replace(learner, lr=better)
+    size = learner.batch_size
+    for batch in sorted({max(1, size // BATCH_FACTOR), size * BATCH_FACTOR} - {size}):
+        if batch <= rows // BATCH_FACTOR:
+            others["batch", batch] = replace(learner, batch_size=batch)
+    return others
 
 
 def attempt_changes(
-    kernel: StreamKernel, learner: SGD, lr: ChosenValue, seed: int, progressive: bool
-) -> dict[tuple[Change, float], OnlineRun]:
-    """Runs the learner at a better rate (if any), with other batch sizes, and in random orders.
+    kernel: StreamKernel,
+    learner: SGD,
+    others: dict[Predictor, SGD],
+    seed: int,
+    answers: FoldAnswers | None,
+    progressive: bool,
+) -> dict[Predictor, OnlineRun]:
+    """Runs the learner with each change, and in random orders.
 
     Several orders are run, since one may be lucky. A progressive evaluation keeps the errors along
     the way and does not change the order: that would change which rows are predicted when.
     """
-    changes: dict[tuple[Change, float], SGD] = {}
-    better, b = better_rate(lr), learner.batch_size
-    if better is not None:
-        changes["rate", better] = replace(learner, lr=better)
-    for batch in sorted({max(1, b // BATCH_FACTOR), b * BATCH_FACTOR} - {b}):
-        if batch <= len(kernel) // BATCH_FACTOR:
-            changes["batch", batch] = replace(learner, batch_size=batch)
-    jobs = [(other, kernel.Y) for other in changes.values()]
-    made = learn_online(kernel, jobs, keep_errors=progressive) if jobs else []
-    runs = dict(zip(changes, made, strict=True))
-    random = np.random.default_rng(seed)
-    orders = min(ORDERS, max(FEWEST_ORDERS, ORDERED_ROWS // len(kernel)))
-    for number in range(0 if progressive else orders):
-        order = torch.from_numpy(random.permutation(len(kernel)))
-        (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
-        runs["order", number] = shuffled
+    runs: dict[Predictor, OnlineRun] = {}
+    if others:
+        probes = {change: answers.fold.probe() for change in others} if answers else {}
+        jobs = [Job(other, kernel.Y, probes.get(change)) for change, other in others.items()]
+        made = learn_online(kernel, jobs, keep_errors=progressive)
+        runs |= dict(zip(others, made, strict=True))
+        if answers is not None:
+            answers.said |= {change: probe.predictions.numpy() for change, probe in probes.items()}
+    rng = np.random.default_rng([seed, 0])
+    if answers is not None:
+        answers.orders = answers.fold.in_random_orders(learner, rng, last=True)
+        ends = answers.orders.ends
+    elif progressive:
+        ends = []
+    else:
+        ends = [_in_random_order(kernel, learner, rng) for _ in range(ORDERS_AT_THE_END)]
+    runs |= {("order", float(number)): run for number, run in enumerate(ends)}
     return runs
+
+
+def _in_random_order(kernel: StreamKernel, learner: SGD, rng: np.random.Generator) -> OnlineRun:
+    order = torch.from_numpy(rng.permutation(len(kernel)))
+    (run,) = learn_online(kernel, [Job(learner, kernel.Y)], keep_errors=False, order=order)
+    return run
 
 
 def better_rate(lr: ChosenValue) -> float | None:
@@ -76,7 +101,8 @@ class LearnedStream:
 
     `dual` are the online learner's final dual coefficients; `before_blocks` the errors of the
     iteratively corrected learner before each block; `coefficients`, by learner, predict a query
-    from its kernel row; `changed` holds runs of the learner with one change.
+    from its kernel row; `changed` holds runs of the learner with one change; `answers` is what was
+    said about rows of the whole stream, if some are held out.
     """
 
     online: OnlineRun
@@ -88,8 +114,9 @@ class LearnedStream:
     iterative_gamma: ChosenValue | None = None
     iterative_ridge: ChosenValue | None = None
     coefficients: dict[LearnerName, Tensor] = field(default_factory=dict)
-    changed: dict[tuple[Change, float], OnlineRun] = field(default_factory=dict)
+    changed: dict[Predictor, OnlineRun] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    answers: FoldAnswers | None = None
 
 
 def learn_all(
@@ -99,17 +126,26 @@ def learn_all(
     block_size: int,
     ridge: float | Auto,
     limit: float,
+    fold: Fold | None = None,
     before_blocks: bool = False,
 ) -> LearnedStream:
     """Runs every learner; if one fails, the others are still run.
 
-    `limit`, the largest stable rate, is used in messages; `before_blocks` requests the predictions
-    of the iteratively corrected learner before each block.
+    `limit`, the largest stable rate, is used in messages; the rows of `fold` are asked about on the
+    way; `before_blocks` requests the predictions of the iteratively corrected learner before each
+    block.
     """
     nothing = torch.full_like(kernel.Y, math.nan)
-    (online,) = learn_online(kernel, [(learner, kernel.Y)])
+    probe: Probe | None = None
+    answers: FoldAnswers | None = None
+    if fold is not None:
+        probe, later = fold.whole_probe()
+        answers = FoldAnswers(fold, probe, later)
+    (online,) = learn_online(kernel, [Job(learner, kernel.Y, probe)])
+    if answers is not None:
+        answers.note_online()
     dual, effective = effective_targets(kernel, online, learner, gamma.value)
-    learned = LearnedStream(online, dual, effective, nothing, nothing)
+    learned = LearnedStream(online, dual, effective, nothing, nothing, answers=answers)
     diverged = (
         f"The online learner diverges: {online.failure}, its error overflows at "
         f"lr = {learner.lr:.4g}; the largest stable rate is {limit:.4g}."
@@ -123,6 +159,8 @@ def learn_all(
         return learned
     learned.iterative_gamma, learned.iterative_ridge = choice.gamma, choice.ridge
     learned.coefficients["offline"] = offline.coefficients
+    if answers is not None:
+        answers.said["offline"] = answers.fold.batch_predictions(gamma.value)
 
     diverged = "The online learner diverges on the {} corrected targets, {}."
     try:
@@ -134,15 +172,21 @@ def learn_all(
         run = learn_corrected(kernel, learner, exact, learner.batch_size)
         learned.corrected = exact.targets
         _note(learned, "corrected", run, diverged.format("exactly", run.failure))
+        if answers is not None and run.coefficients is not None:
+            # right only at the end: its targets depend on the whole stream
+            answers.said["corrected"] = answers.fold.end_predictions(run.coefficients)
 
     iterative = IterativeCorrection(kernel, learner, choice.aims, choice.ridge.value)
-    run = learn_corrected(kernel, learner, iterative, block_size, before_blocks)
+    probe = None if answers is None else answers.fold.block_probe(block_size)
+    run = learn_corrected(kernel, learner, iterative, block_size, before_blocks, probe)
     learned.iterative = iterative.targets
     if iterative.failure:
         learned.failures.append(f"There is no iterative correction: {iterative.failure}.")
     else:
         iterative.warn_if_meaningless()
         learned.before_blocks = run.before_blocks
+        if answers is not None and probe is not None:
+            answers.said["iterative"] = probe.predictions.numpy()
         _note(learned, "iterative", run, diverged.format("iteratively", run.failure))
     return learned
 

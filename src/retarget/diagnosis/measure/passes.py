@@ -5,11 +5,14 @@ Several learners share one pass, since computing the rows of the kernel is the e
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from retarget.arrays import panels
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.cholesky import warn_if_meaningless
@@ -55,6 +58,7 @@ class OnlineRun:
         before_blocks: bool = False,
         after_steps: bool = False,
         order: Tensor | None = None,
+        probe: "Probe | None" = None,
     ) -> None:
         unknown = torch.full_like(kernel.Y, math.nan)
         self.errors = unknown.clone() if keep_errors else None
@@ -64,6 +68,7 @@ class OnlineRun:
         self.failure: str | None = None
         self._kernel, self._state, self._order = kernel, kernel.learner(learner), order
         self._targets = targets
+        self._probe = probe
         self._squares = targets.new_zeros(2, targets.shape[1])  # for each half of the stream
 
     def learn(self, part: Part) -> None:
@@ -84,6 +89,8 @@ class OnlineRun:
             self.before_blocks[part.rows] = self._kernel.Y[part.samples] - predicted
         if self.after_steps is not None:
             self.after_steps[part.rows] = predictions_before(step + 1, window, errors)
+        if self._probe is not None:
+            self._probe.ask(part, self._state, window, errors)
         first = max(0, min(len(errors), len(self._kernel) // 2 - part.rows.start))
         self._squares[0] += errors[:first].square().sum(0)
         self._squares[1] += errors[first:].square().sum(0)
@@ -110,9 +117,54 @@ class OnlineRun:
         return self._kernel.in_stream_order(coefficients, self._order)
 
 
-def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Tensor:
-    """Returns (m, c) predictions for a window's rows, each made before a step (m,) of the window.
+class Probe:
+    """Asks a learner about rows that it never learns, at given moments of its pass.
 
+    Args:
+        kernel: The kernel of the stream.
+        Q: The rows, as `StreamKernel.query` returns them.
+        rows: (pairs,) which of them to ask about,
+        times: (pairs,) and after how many rows of the stream; mini-batches that are not complete
+            by then are not learned yet, unless the pass ends there.
+        order: The order in which the stream is learned, if it is another.
+
+    `predictions` (pairs, c) holds the answers; NaN if the learner failed before.
+    """
+
+    def __init__(
+        self,
+        kernel: StreamKernel,
+        Q: Tensor,
+        rows: NDArray[np.int64],
+        times: NDArray[np.int64],
+        order: Tensor | None = None,
+    ) -> None:
+        self.predictions = Q.new_full((len(rows), kernel.Y.shape[1]), math.nan)
+        self._kernel, self._Q, self._order = kernel, Q, order
+        self._rows, self._times = rows, times
+
+    def ask(self, part: Part, state: Any, window: Window, errors: Tensor) -> None:
+        """Asks what falls into a window, of which the errors are known but not yet learned."""
+        start, stop = part.rows.start, part.rows.stop
+        inside = (self._times > start) & (self._times <= stop)
+        if start == 0:
+            inside |= self._times == 0
+        pairs = np.flatnonzero(inside)
+        step_of = window.memory.step_of
+        batch = int((step_of == 0).sum())
+        for some in panels(len(pairs), 1, errors.device):
+            chosen = pairs[some]
+            times = self._times[chosen]
+            steps = np.where(times == stop, step_of[-1] + 1, (times - start) // batch)
+            Q = self._kernel.queried(self._Q[self._rows[chosen]], part.rows, self._order)
+            asked = state.queries(Q, window)
+            self.predictions[chosen] = predictions_before(steps, asked, errors)
+
+
+def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Tensor:
+    """Returns (m, c) predictions for rows, each made before a step (m,) of a window.
+
+    They are the window's own rows, or others that are met along it.
     A row's prediction depends on the errors (m, c) of the rows whose steps came before.
     """
     memory = window.memory
@@ -125,20 +177,30 @@ def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Ten
     return window.inherited(memory.carry, steps) + coupling @ errors
 
 
+class Job(NamedTuple):
+    """A learner to run over the stream: on these (n, c) targets, asked by this probe."""
+
+    learner: SGD
+    targets: Tensor
+    probe: Probe | None = None
+
+
 def learn_online(
     kernel: StreamKernel,
-    jobs: Sequence[tuple[SGD, Tensor]],
+    jobs: Sequence[Job],
     *,
     keep_errors: bool = True,
     order: Tensor | None = None,
 ) -> list[OnlineRun]:
-    """Runs learners over the stream, in its order or another, each on its own (n, c) targets."""
+    """Runs learners over the stream, in its order or another."""
     runs = [
-        OnlineRun(kernel, learner, targets, keep_errors=keep_errors, order=order)
-        for learner, targets in jobs
+        OnlineRun(
+            kernel, job.learner, job.targets, keep_errors=keep_errors, order=order, probe=job.probe
+        )
+        for job in jobs
     ]
     # windows end with a mini-batch of every learner, so all can use the same kernel rows
-    follow(kernel, runs, math.lcm(*(learner.batch_size for learner, _ in jobs)), order)
+    follow(kernel, runs, math.lcm(*(job.learner.batch_size for job in jobs)), order)
     return runs
 
 
@@ -228,9 +290,10 @@ def learn_corrected(
     correction: ExactCorrection | IterativeCorrection,
     block_size: int,
     before_blocks: bool = False,
+    probe: Probe | None = None,
 ) -> OnlineRun:
     """Trains the learner on corrected targets as they are computed, including rounding."""
-    run = OnlineRun(kernel, learner, correction.targets, before_blocks=before_blocks)
+    run = OnlineRun(kernel, learner, correction.targets, before_blocks=before_blocks, probe=probe)
     follow(kernel, [correction, run], block_size)
     return run
 

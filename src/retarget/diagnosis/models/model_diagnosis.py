@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,21 +13,24 @@ from retarget.diagnosis.answers import (
     DIVERGED,
     UNKNOWN,
     Estimate,
+    Forgetting,
     ModelScore,
     ModelWay,
     Question,
 )
-from retarget.diagnosis.measure.bootstrap import (
-    Bootstrap,
-    Resamples,
-    any_of,
-    estimate,
-    gap_closed,
-    ratio,
-)
 from retarget.diagnosis.measure.compare import Predictions, Ruler, losses, rulers
+from retarget.diagnosis.measure.forgetting import Remembered, measured_forgetting
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split, as_tensors
+from retarget.diagnosis.measure.intervals import (
+    Batches,
+    Mean,
+    estimate,
+    gap_closed,
+    mean_over_runs,
+    ratio,
+)
+from retarget.diagnosis.measure.recall import Pairs, late_moments
 from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
 from retarget.diagnosis.models.correction import ModelCorrection, best_correction
 from retarget.diagnosis.models.equivalent import (
@@ -38,7 +42,9 @@ from retarget.diagnosis.models.equivalent import (
 from retarget.diagnosis.models.opening import open_model, what_it_needs
 from retarget.diagnosis.models.runs import (
     EPOCHS,
+    NONE_HELD_OUT,
     ORDERS,
+    HeldOut,
     Passage,
     batch_model,
     movement_by_group,
@@ -114,7 +120,8 @@ class _Diagnosing:
         """Carries out all runs, one after another."""
         stream, seed, groups = self._stream, self._seed, partition(self._stream)
         try:
-            passage = pass_as_it_came(self._model, stream, groups, seed, self._advance)
+            held_out = self._held_out()
+            passage = pass_as_it_came(self._model, stream, groups, seed, self._advance, held_out)
             came = self._said(passage.model, passage.before)
         except ModelFailedError as error:
             raise self._no_whole_pass(error) from error
@@ -128,6 +135,7 @@ class _Diagnosing:
             "batch": _Trained([batch], came, self._rulers),
             "corrected": _Trained([corrected], came, self._rulers),
         }
+        order_cost, one_pass_cost = self._costs(ways["random order"], batch)
         movement, shift = theory.movement, passage.end - passage.after
         targets = None if theory.correction is None else theory.correction.targets
         return ModelDiagnosis(
@@ -153,10 +161,64 @@ class _Diagnosing:
                 question: self._closed(ruler, came, batch, corrected)
                 for question, ruler in self._rulers.items()
             },
-            prequential=mean_error(stream, passage.before, seed),
-            remembered=mean_error(stream, passage.end, seed),
+            prequential=mean_error(stream, passage.before),
+            remembered=mean_error(stream, passage.end),
+            forgetting=self._forgetting(held_out, passage),
+            order_cost=order_cost,
+            one_pass_cost=one_pass_cost,
             failures=tuple(self._failures),
         )
+
+    def _held_out(self) -> HeldOut:
+        """Returns the rows of the whole stream to ask the model about, and their times."""
+        past = self._parted.past
+        if past is None:
+            return NONE_HELD_OUT
+        held = self._parted.folds[0]
+        return HeldOut(past.X[held], np.searchsorted(self._parted.learned_in(0), held))
+
+    def _forgetting(self, held_out: HeldOut, passage: Passage) -> Forgetting | None:
+        """Returns how much the model forgot of the rows held out from the whole stream."""
+        past = self._parted.past
+        if past is None or not passage.later:
+            return None
+        held = self._parted.folds[0]
+        moments = np.array([moment for moment, _ in passage.later])
+        pairs = Pairs.of(held_out.times, moments)
+        number = np.searchsorted(moments, pairs.moment)
+        said = np.array([predictions for _, predictions in passage.later])[number, pairs.place]
+        rows = held[pairs.place]
+        metric = self._options.metric
+        late = moments[moments >= late_moments(len(self._stream)).min()]
+        groups = past.groups if self._parted.whole_groups else None
+        return measured_forgetting(
+            Remembered(
+                rows=rows,
+                ages=pairs.moment - held_out.times[pairs.place],
+                late=np.isin(pairs.moment, late),
+                first=losses(passage.first, past.part(held), metric)[pairs.place],
+                later=losses(said, past.part(rows), metric),
+                learned=len(self._stream),
+                groups=None if groups is None else groups[rows],
+            )
+        )
+
+    def _costs(self, orders: _Trained, batch: Said) -> tuple[Estimate | None, Estimate | None]:
+        """Returns the cost of the order and that of a single pass, at the end of the stream.
+
+        Both are measured on rows of the whole stream, as for the online learner of the diagnosis.
+        """
+        ruler = orders.rulers.get("whole")
+        if ruler is None:
+            return None, None
+        runs = [ruler.mean(said["whole"]) for said in orders.said if said]
+        if not runs or self._diverged(ruler, orders.came["whole"]):
+            return UNKNOWN, UNKNOWN
+        mean = mean_over_runs(runs)
+        order_cost = ratio(ruler.mean(orders.came["whole"]), mean)
+        if not batch:
+            return order_cost, UNKNOWN
+        return order_cost, ratio(mean, ruler.mean(batch["whole"]))
 
     def _no_whole_pass(self, error: ModelFailedError) -> ModelRunError:
         learned, rows = error.learned, len(self._stream)
@@ -265,10 +327,9 @@ class _Diagnosing:
     def _diverged(self, ruler: Ruler, came: Predictions) -> bool:
         """Whether comparing with the model as it came is pointless: it is far worse than the mean.
 
-        The same bound as for the online learner of the diagnosis, see `Answer.diverged`.
+        The same bound as for the online learner of the diagnosis, see `Diagnosis.diverged`.
         """
-        mean = np.broadcast_to(self._stream.Y.mean(axis=0), came.shape)
-        return not ruler.error(came).value <= DIVERGED * ruler.error(mean).value
+        return not ruler.error(came).value <= DIVERGED * self._stream.variance
 
     def _note_divergence(self, came: Said) -> None:
         if any(self._diverged(ruler, came[question]) for question, ruler in self._rulers.items()):
@@ -279,29 +340,31 @@ class _Diagnosing:
             )
 
     def _score(self, way: ModelWay, trained: _Trained, question: Question) -> ModelScore:
-        """Returns the score of one way; in each bootstrap resample, one of its runs is drawn."""
+        """Returns the score of one way; the mean over its runs, if there are several."""
         ruler, came = trained.rulers[question], trained.came[question]
         runs = [said[question] for said in trained.said if said]
         runs = runs or [np.full(came.shape, math.nan)]
 
-        def over_runs(measure: Callable[[Predictions], Resamples]) -> Resamples:
-            return any_of([measure(run) for run in runs], self._seed)
+        def over_runs(measure: Callable[[Predictions], Mean]) -> Mean:
+            return mean_over_runs([measure(run) for run in runs])
 
-        loss, classes = over_runs(ruler.means), self._stream.kind == "classification"
+        loss = over_runs(ruler.mean)
+        classes = self._stream.kind == "classification"
+        squared = replace(ruler, metric="squared")
         return ModelScore(
             way,
             question,
-            error=estimate(over_runs(ruler._replace(metric="squared").means)),
-            accuracy=estimate(over_runs(ruler.right)) if classes else None,
-            loss=estimate(loss),
-            change=UNKNOWN if self._diverged(ruler, came) else ratio(loss, ruler.means(came)),
+            error=estimate(over_runs(squared.mean), lowest=0.0),
+            accuracy=estimate(over_runs(ruler.right), 0.0, 1.0) if classes else None,
+            loss=estimate(loss, lowest=0.0),
+            change=UNKNOWN if self._diverged(ruler, came) else ratio(loss, ruler.mean(came)),
         )
 
     def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:
         """Returns the share of the gap closed; unknown if the batch fit stopped too early."""
         if not (batch and corrected) or self._diverged(ruler, came[ruler.question]):
             return UNKNOWN
-        means = (ruler.means(said[ruler.question]) for said in (batch, came, corrected))
+        means = (ruler.mean(said[ruler.question]) for said in (batch, came, corrected))
         closed = gap_closed(*means)
         # clearly better than the batch fit, which therefore is not the best that could be had
         return UNKNOWN if closed.low > 1 else closed
@@ -313,9 +376,10 @@ def _losses(trained: _Trained, question: Question) -> tuple[float, ...]:
     return tuple(float(ruler.losses(said[question]).mean()) for said in trained.said)
 
 
-def mean_error(stream: Stream, predicted: np.ndarray, seed: int) -> Estimate:
+def mean_error(stream: Stream, predicted: np.ndarray) -> Estimate:
     """Returns the squared error on the stream's own rows, in the user's units."""
-    return estimate(Bootstrap(len(stream), seed).means(losses(predicted, stream, "squared")))
+    batches = Batches.consecutive(np.arange(len(stream)))
+    return estimate(batches.mean(losses(predicted, stream, "squared")), lowest=0.0)
 
 
 def agreement(shift: np.ndarray, theory: np.ndarray) -> float:

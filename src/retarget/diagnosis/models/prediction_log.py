@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from retarget.diagnosis.answers import UNKNOWN, ModelScore
-from retarget.diagnosis.measure.bootstrap import estimate, ratio
 from retarget.diagnosis.measure.compare import rulers
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split
+from retarget.diagnosis.measure.intervals import ratio
 from retarget.diagnosis.models.runs import movement_by_group
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import ModelDiagnosis
@@ -47,8 +47,8 @@ def from_predictions(
         ruler.question,
         ruler.error(before),
         ruler.accuracy(before),
-        estimate(ruler.means(before)),
-        change=ratio(ruler.means(before), ruler.means(before)),
+        ruler.loss(before),
+        change=ratio(ruler.mean(before), ruler.mean(before)),
     )
     return ModelDiagnosis(
         name="the logged predictions",

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from retarget.diagnosis.measure.groups import Partition, directions
+from retarget.diagnosis.measure.recall import late_moments
 from retarget.diagnosis.models.adapters import OnlineModel, seeded
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
@@ -26,15 +28,29 @@ EPOCHS, FEWEST_EPOCHS, PATIENCE = 50, 5, 3
 HELD_ASIDE = 0.1  # share of the rows that decides when a batch model stops
 REFITS = 4  # how often a progressive evaluation trains the batch model anew
 ROWS_AT_ONCE = 4096
+EARLIER = (0.2, 0.4, 0.6)  # of the stream: further moments of the forgetting curve
 
 Checkpoints = tuple[tuple[int, np.ndarray], ...]
+
+
+class HeldOut(NamedTuple):
+    """Rows that the model never learns, and when it is asked about them.
+
+    Attributes:
+        X: (q, d) the rows.
+        times: (q,) how many rows of the stream come before each.
+    """
+
+    X: np.ndarray
+    times: NDArray[np.int64]
 
 
 class Passage(NamedTuple):
     """One pass over the stream as it came: (n, c) predictions, and the model at the end.
 
     Each row is predicted just before its mini-batch is learned, right after, and at the end of the
-    stream; and all rows so far are predicted at each checkpoint.
+    stream; and all rows so far are predicted at each checkpoint. `first` (q, c) are the predictions
+    for held-out rows when their time comes, and `later` those at later moments.
     """
 
     before: np.ndarray
@@ -42,29 +58,70 @@ class Passage(NamedTuple):
     end: np.ndarray
     moments: Checkpoints
     model: OnlineModel
+    first: np.ndarray
+    later: Checkpoints
+
+
+NONE_HELD_OUT = HeldOut(np.empty((0, 0)), np.empty(0, dtype=np.int64))
 
 
 def pass_as_it_came(
-    model: OnlineModel, stream: Stream, groups: Partition, seed: int, advance: Advance
+    model: OnlineModel,
+    stream: Stream,
+    groups: Partition,
+    seed: int,
+    advance: Advance,
+    held_out: HeldOut = NONE_HELD_OUT,
 ) -> Passage:
-    """Trains the model on the stream in order, and predicts all rows so far at each checkpoint."""
+    """Trains the model on the stream in order, and predicts all rows so far at each checkpoint.
+
+    Held-out rows are predicted when the rows before them are learned, and again at later moments.
+    """
     X, Y = stream.X, stream.Y
     before, after = np.empty(Y.shape), np.empty(Y.shape)
+    first = np.full((len(held_out.times), Y.shape[1]), np.nan)
     wanted = set(checkpoints(groups, Y.shape[1], model.batch_size))
-    moments = []
+    asked = {_whole_steps(int(m), model.batch_size, len(X)) for m in later_moments(len(X))}
+    # a mini-batch that is not complete when a row's time comes is not learned yet
+    last_step = held_out.times // model.batch_size * model.batch_size
+    moments, later = [], []
     with seeded(seed):
         model = model.fresh()
         before[: model.batch_size] = model.predict(X[: model.batch_size])
+        _ask(model, held_out, last_step == 0, first)
         for rows in _steps(len(X), model.batch_size):
             model.learn(X[rows], Y[rows])
             # one call for the rows just learned and the next ones, since calls are expensive
-            coming = slice(rows.stop, rows.stop + model.batch_size)
+            coming = slice(rows.stop, min(rows.stop + model.batch_size, len(X)))
             now = model.predict(X[rows.start : coming.stop])
             after[rows], before[coming] = np.split(now, [rows.stop - rows.start])
+            _ask(model, held_out, (last_step >= rows.stop) & (last_step < coming.stop), first)
             if rows.stop in wanted:
                 moments.append((rows.stop, model.predict(X[: rows.stop])))
+            if rows.stop in asked and len(held_out.times):
+                later.append((rows.stop, model.predict(held_out.X)))
             advance(rows.stop - rows.start)
-    return Passage(before, after, moments[-1][1], tuple(moments), model)
+        _ask(model, held_out, np.isnan(first).all(axis=1), first)
+    return Passage(before, after, moments[-1][1], tuple(moments), model, first, tuple(later))
+
+
+def _ask(
+    model: OnlineModel, held_out: HeldOut, now: NDArray[np.bool_], predictions: np.ndarray
+) -> None:
+    """Predicts the held-out rows whose time has come."""
+    if now.any():
+        predictions[now] = model.predict(held_out.X[now])
+
+
+def later_moments(rows: int) -> NDArray[np.int64]:
+    """Returns the moments at which the model is asked again: the late ones, and a few before."""
+    earlier = np.round(np.array(EARLIER) * rows).astype(np.int64)
+    return np.union1d(earlier[earlier > 0], late_moments(rows))
+
+
+def _whole_steps(rows: int, batch_size: int, total: int) -> int:
+    """Returns the number of rows at the end of the mini-batch in which so many are learned."""
+    return min(-(-rows // batch_size) * batch_size, total)
 
 
 def _steps(n: int, size: int) -> Iterator[slice]:
@@ -88,7 +145,7 @@ def checkpoints(groups: Partition, outputs: int, batch_size: int) -> list[int]:
     else:
         places = np.linspace(0, len(changes) - 1, most - 1).round().astype(int)
         chosen = {n, *changes[places].tolist()}
-    return sorted({min(-(-stop // batch_size) * batch_size, n) for stop in chosen - {0}})
+    return sorted({_whole_steps(stop, batch_size, n) for stop in chosen - {0}})
 
 
 def movement_by_group(

@@ -1,0 +1,250 @@
+"""Asks learners about held-out rows: when their time comes, and again at later moments.
+
+A row's time is its place in the stream: the learner has learned the rows before it. What it says
+then, and what it says about the same row later, differ only by what it has learned in between. So
+their losses show directly what later rows did to what was known (`measure.forgetting`). Late
+moments, in the last fifth of the stream, tell what a learner still knows: several of them, so that
+the luck of the very last rows does not decide.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from retarget.diagnosis.answers import Predictor
+from retarget.diagnosis.measure.passes import (
+    IterativeCorrection,
+    Job,
+    OnlineRun,
+    Probe,
+    learn_corrected,
+    learn_online,
+    offline_aims,
+)
+from retarget.diagnosis.stream import Stream
+from retarget.errors import NotPositiveDefiniteError
+from retarget.learners import SGD
+from retarget.theory.stream_kernel import StreamKernel
+
+LATE = (0.8, 0.85, 0.9, 0.95, 1.0)  # of the rows learned
+LATE_OF_LONG, LONG_ROWS = (0.9, 1.0), 300_000  # a long stream leaves less to the luck of last rows
+CURVE_MOMENTS = 12  # for the forgetting curve, evenly spaced over the stream
+MOST_ASKED = 20_000  # held-out rows; of more, evenly spaced ones are asked about
+# Random orders for each late moment; more for the last one, which also serves the next rows.
+ORDERS, ORDERS_AT_THE_END = 2, 4
+ORDERED_PAIRS = 1e8  # rows squared times folds in which random orders are run
+
+
+def late_moments(rows: int) -> NDArray[np.int64]:
+    """Returns after how many of so many learned rows the late moments are."""
+    shares = LATE_OF_LONG if rows > LONG_ROWS else LATE
+    return np.unique(np.maximum(1, np.round(np.array(shares) * rows)).astype(np.int64))
+
+
+def curve_moments(rows: int, count: int = CURVE_MOMENTS) -> NDArray[np.int64]:
+    """Returns moments all over the stream, with the late ones, for the forgetting curve."""
+    spread = np.round(np.linspace(0, rows, count + 1)[1:]).astype(np.int64)
+    return np.union1d(spread, late_moments(rows))
+
+
+class Pairs(NamedTuple):
+    """Held-out rows, each with a moment at which a learner is asked about it.
+
+    Attributes:
+        place: (pairs,) which of the held-out rows it is.
+        moment: (pairs,) after how many learned rows it is asked.
+    """
+
+    place: NDArray[np.int64]
+    moment: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, times: NDArray[np.int64], moments: NDArray[np.int64]) -> "Pairs":
+        """Returns every row with every moment that is not before its own time."""
+        known = times[:, None] <= moments
+        place, number = np.nonzero(known)
+        return cls(place, moments[number])
+
+
+class Fold:
+    """Rows that are never learned, and the kernel of those that are.
+
+    Args:
+        kernel: The kernel of the rows that are learned.
+        past: All rows, in order, the held-out ones among them.
+        held: Positions of the held-out rows in `past`.
+    """
+
+    def __init__(self, kernel: StreamKernel, past: Stream, held: NDArray[np.int64]) -> None:
+        learned = np.setdiff1d(np.arange(len(past)), held)
+        if len(held) > MOST_ASKED:
+            held = held[np.round(np.linspace(0, len(held) - 1, MOST_ASKED)).astype(np.int64)]
+        self.kernel = kernel
+        self.rows = held
+        # how many learned rows come before each held-out one
+        self.times = np.searchsorted(learned, held)
+        self.late = Pairs.of(self.times, late_moments(len(kernel)))
+        self._Q = kernel.query(torch.from_numpy(np.ascontiguousarray(past.X[held])))
+
+    def probe(self, pairs: Pairs | None = None, order: Tensor | None = None) -> Probe:
+        """Returns what asks a learner about pairs of rows and moments; about the late ones."""
+        place, moment = self.late if pairs is None else pairs
+        return Probe(self.kernel, self._Q, place, moment, order)
+
+    def block_probe(self, block_size: int) -> Probe:
+        """Returns what asks a corrected learner about the late pairs, at the end of a block.
+
+        Within a block its targets lead it through states that mean nothing by themselves.
+        """
+        place, moment = self.late
+        complete = moment // block_size * block_size
+        return self.probe(Pairs(place, np.where(moment < len(self.kernel), complete, moment)))
+
+    def whole_probe(self) -> "tuple[Probe, Pairs]":
+        """Returns what asks about every row at its time and at all moments, and these pairs."""
+        later = Pairs.of(self.times, curve_moments(len(self.kernel)))
+        place = np.concatenate([np.arange(len(self.times)), later.place])
+        moment = np.concatenate([self.times, later.moment])
+        return self.probe(Pairs(place, moment)), later
+
+    def batch_predictions(self, gamma: float) -> NDArray[np.float64]:
+        """Returns (late pairs, c) what the batch models of the rows before each moment predict."""
+        moments = np.unique(self.late.moment)
+        try:
+            made = self.kernel.offline_predictions(self._Q, gamma, moments.tolist())
+        except NotPositiveDefiniteError:
+            return np.full((len(self.late.place), self.kernel.Y.shape[1]), math.nan)
+        number = np.searchsorted(moments, self.late.moment)
+        return torch.stack(made).numpy()[number, self.late.place]
+
+    def end_predictions(self, coefficients: Tensor) -> NDArray[np.float64]:
+        """Returns (late pairs, c) what a learner predicts at the end; NaN for earlier moments."""
+        said = (self._Q @ coefficients).numpy()[self.late.place]
+        said[self.late.moment < len(self.kernel)] = math.nan
+        return np.asarray(said)
+
+    def in_random_orders(self, learner: SGD, rng: np.random.Generator, last: bool) -> "Orders":
+        """Runs the learner over the rows before each late moment in random orders of these.
+
+        With `last`, there are more orders of all rows: their learners are kept.
+        """
+        said: dict[int, list[NDArray[np.float64]]] = {}
+        ends: list[OnlineRun] = []
+        for moment in np.unique(self.late.moment):
+            asked = np.flatnonzero(self.late.moment == moment)
+            whole = last and moment == len(self.kernel)
+            said[int(moment)] = []
+            for _ in range(ORDERS_AT_THE_END if whole else ORDERS):
+                order = torch.from_numpy(rng.permutation(int(moment)))
+                pairs = Pairs(self.late.place[asked], self.late.moment[asked])
+                probe = self.probe(pairs, order)
+                job = Job(learner, self.kernel.Y, probe)
+                (run,) = learn_online(self.kernel, [job], keep_errors=False, order=order)
+                said[int(moment)].append(probe.predictions.numpy())
+                ends += [run] if whole else []
+        return Orders(said, ends)
+
+
+class Orders(NamedTuple):
+    """What a learner says that has learned the rows in random orders.
+
+    Attributes:
+        said: For each late moment, (its pairs, c) predictions of every order.
+        ends: The runs over all rows.
+    """
+
+    said: dict[int, list[NDArray[np.float64]]]
+    ends: list[OnlineRun]
+
+
+@dataclass
+class FoldAnswers:
+    """What learners say about the held-out rows of one fold.
+
+    Attributes:
+        fold: The rows, and the moments.
+        online: What asks the online learner, and the pairs behind the rows' own times.
+        said: (late pairs, c) the predictions of each learner.
+        orders: The same for random orders; None if none were run.
+    """
+
+    fold: Fold
+    online: Probe
+    later: Pairs
+    said: dict[Predictor, NDArray[np.float64]] = field(default_factory=dict)
+    orders: Orders | None = None
+
+    @property
+    def first(self) -> NDArray[np.float64]:
+        """(rows, c) what the online learner says about each row when its time comes."""
+        return self.online.predictions[: len(self.fold.rows)].numpy()
+
+    @property
+    def afterwards(self) -> NDArray[np.float64]:
+        """(later pairs, c) what it says at later moments."""
+        return self.online.predictions[len(self.fold.rows) :].numpy()
+
+    def note_online(self) -> None:
+        """Adds what the online learner says at the late moments to what others say."""
+        late = np.isin(self.later.moment, self.fold.late.moment)
+        self.said["online"] = self.afterwards[late]
+
+
+class Correction(NamedTuple):
+    """How the iterative correction is made: its batch model's ridge, its own, its blocks."""
+
+    gamma: float
+    ridge: float
+    block_size: int
+
+
+def asked_again(
+    folds: Iterator[Fold],
+    learner: SGD,
+    gamma: float,
+    correction: Correction | None,
+    changes: dict[Predictor, SGD],
+    orders: Callable[[int], bool],
+    seed: int,
+) -> Iterator[FoldAnswers]:
+    """Runs the learners again for each other fold, with what was chosen for the first one.
+
+    `changes` are other learners to run, and `orders` says for a fold whether to run random orders.
+    """
+    for number, fold in enumerate(folds, 1):
+        kernel = fold.kernel
+        probe, later = fold.whole_probe()
+        found = FoldAnswers(fold, probe, later)
+        probes = {change: fold.probe() for change in changes}
+        jobs = [Job(other, kernel.Y, probes[change]) for change, other in changes.items()]
+        learn_online(kernel, [Job(learner, kernel.Y, probe), *jobs], keep_errors=False)
+        found.note_online()
+        found.said |= {change: one.predictions.numpy() for change, one in probes.items()}
+        found.said["offline"] = fold.batch_predictions(gamma)
+        if correction is not None:
+            found.said["iterative"] = _corrected(fold, learner, correction)
+        if orders(number):
+            rng = np.random.default_rng([seed, number])
+            found.orders = fold.in_random_orders(learner, rng, last=False)
+        yield found
+
+
+def _corrected(fold: Fold, learner: SGD, correction: Correction) -> NDArray[np.float64]:
+    """Returns (late pairs, c) what the learner says that is trained on corrected targets."""
+    kernel = fold.kernel
+    probe = fold.block_probe(correction.block_size)
+    try:
+        aims = offline_aims(kernel, correction.gamma, correction.block_size)
+    except NotPositiveDefiniteError:
+        return probe.predictions.numpy()
+    targets = IterativeCorrection(kernel, learner, aims, correction.ridge)
+    learn_corrected(kernel, learner, targets, correction.block_size, probe=probe)
+    if targets.failure is not None:
+        probe.predictions.fill_(math.nan)
+    return probe.predictions.numpy()

@@ -1,0 +1,240 @@
+"""What a learner still knows of the whole stream, from every row that was held out in some fold."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from retarget.diagnosis.answers import (
+    UNKNOWN,
+    Answer,
+    BaselineKind,
+    Estimate,
+    Forgetting,
+    Predictor,
+    TriedChange,
+)
+from retarget.diagnosis.measure.approximation import Opened
+from retarget.diagnosis.measure.baselines import of_recent
+from retarget.diagnosis.measure.compare import Predictions, Ruler, compare, losses
+from retarget.diagnosis.measure.forgetting import (
+    Cell,
+    Remembered,
+    mean_over_orders,
+    measured_forgetting,
+)
+from retarget.diagnosis.measure.holdout import Split
+from retarget.diagnosis.measure.intervals import Batches, ratio
+from retarget.diagnosis.measure.learn import LearnedStream
+from retarget.diagnosis.measure.recall import (
+    ORDERED_PAIRS,
+    Correction,
+    Fold,
+    FoldAnswers,
+    asked_again,
+)
+from retarget.diagnosis.options import DiagnosisOptions
+from retarget.diagnosis.stream import Stream
+from retarget.errors import NotPositiveDefiniteError
+from retarget.learners import SGD
+
+
+class WholeStream(NamedTuple):
+    """What was found on rows from the whole stream.
+
+    Attributes:
+        answer: The scores at the late moments of the stream.
+        forgetting: How much was forgotten; None if that is not known.
+        order_cost: How far the loss is above the mean over random orders, relative to it.
+        one_pass_cost: How far that mean is above the batch model's loss, relative to it.
+    """
+
+    answer: Answer
+    forgetting: Forgetting | None
+    order_cost: Estimate
+    one_pass_cost: Estimate
+
+
+def first_fold(opened: Opened, parted: Split) -> Fold | None:
+    """Returns the rows to ask about while the stream is learned; None if none are held out."""
+    if parted.past is None or not parted.folds:
+        return None
+    return Fold(opened.kernel, parted.past, parted.folds[0])
+
+
+def ask_about_whole(
+    opened: Opened,
+    parted: Split,
+    options: DiagnosisOptions,
+    learned: LearnedStream,
+    learner: SGD,
+    others: dict[Predictor, SGD],
+    gamma: float,
+    block_size: int,
+) -> WholeStream:
+    """Answers what is still known of the whole stream.
+
+    The first fold was asked about when the stream was learned; the learners are run again for each
+    other fold, with what was chosen for the first.
+    """
+    past, first = parted.past, learned.answers
+    if past is None or first is None:
+        raise ValueError("no rows of the whole stream are held out")
+    correction = None
+    if learned.iterative_gamma is not None and learned.iterative_ridge is not None:
+        ridges = learned.iterative_gamma.value, learned.iterative_ridge.value
+        correction = Correction(*ridges, block_size)
+    ordered_folds = max(1, int(ORDERED_PAIRS / len(past) ** 2))
+    again = asked_again(
+        _other_folds(opened, parted),
+        learner,
+        gamma,
+        correction,
+        others,
+        lambda number: number < ordered_folds,
+        options.seed,
+    )
+    return _combined([first, *again], past, parted, options)
+
+
+def _other_folds(opened: Opened, parted: Split) -> Iterator[Fold]:
+    """Yields all folds but the first, each with the kernel of the rows that it leaves to learn."""
+    if opened.whole is None or parted.past is None:
+        return
+    for number, held in enumerate(parted.folds[1:], 1):
+        kernel = opened.whole.part(torch.from_numpy(parted.learned_in(number)))
+        yield Fold(kernel, parted.past, held)
+
+
+def _combined(
+    folds: list[FoldAnswers], past: Stream, parted: Split, options: DiagnosisOptions
+) -> WholeStream:
+    rows = np.concatenate([one.fold.rows[one.fold.late.place] for one in folds])
+    truth = past.part(rows)
+    ruler = Ruler.of(truth, "whole", options.metric, parted.whole_groups, rows)
+    said = _together(folds, truth)
+    order, order_cost, one_pass_cost = _costs(folds, ruler, said, parted)
+    baselines: dict[BaselineKind, Predictions] = {
+        "constant": np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))
+    }
+    if not options.batch_model.is_all:
+        recent = [_recent_predictions(one.fold, past, options) for one in folds]
+        if all(made is not None for made in recent):
+            baselines["recent"] = np.concatenate(recent)  # type: ignore[arg-type]
+    answer = compare(said, baselines, ruler, parted, options, order)
+    remembered = _remembered(folds, past, parted, options)
+    in_random_order = _order_losses(folds, ruler, remembered)
+    forgetting = measured_forgetting(remembered, in_random_order)
+    return WholeStream(answer, forgetting, order_cost, one_pass_cost)
+
+
+def _together(folds: list[FoldAnswers], truth: Stream) -> dict[Predictor, Predictions]:
+    """Returns (late pairs of all folds, c) the predictions of every learner that all folds have.
+
+    The exactly corrected learner was asked in the first fold only.
+    """
+    said: dict[Predictor, Predictions] = {}
+    for name, of_first in folds[0].said.items():
+        parts = [one.said.get(name) for one in folds]
+        nothing = np.full((len(truth) - len(of_first), truth.Y.shape[1]), math.nan)
+        if name == "corrected":
+            said[name] = np.concatenate([of_first, nothing])
+        elif all(part is not None for part in parts):
+            said[name] = np.concatenate([part for part in parts if part is not None])
+    return said
+
+
+def _costs(
+    folds: list[FoldAnswers], ruler: Ruler, said: dict[Predictor, Predictions], parted: Split
+) -> tuple[TriedChange | None, Estimate, Estimate]:
+    """Returns what random orders change, the cost of the order and that of a single pass.
+
+    They are measured on the folds in which random orders were run.
+    """
+    cells, pairs = _cells(folds, ruler)
+    if not len(pairs) or "online" not in said:
+        return None, UNKNOWN, UNKNOWN
+    chosen = np.zeros(len(ruler.rows), dtype=bool)
+    chosen[pairs] = True
+    place = np.cumsum(chosen) - 1
+    moved = [cell._replace(pairs=place[cell.pairs]) for cell in cells]
+    some = ruler.some(chosen, parted.whole_groups)
+    strips = some.batches if parted.whole_groups else Batches.within_strips(some.rows)
+    came = losses(said["online"][chosen], some.truth, some.metric)
+    by_strip = mean_over_orders(moved, strips)
+    overall = mean_over_orders(moved, some.batches)
+    orders = sum(len(cell.losses) for cell in cells)
+    change = TriedChange("order", orders, ratio(overall, some.batches.mean(came)))
+    order_cost = ratio(strips.mean(came), by_strip)
+    one_pass_cost = UNKNOWN
+    if "offline" in said:
+        one_pass_cost = ratio(overall, some.mean(said["offline"][chosen]))
+    return change, order_cost, one_pass_cost
+
+
+def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[Cell], NDArray[np.int64]]:
+    """Returns the losses of random orders by fold and moment, and the pairs that have any."""
+    cells: list[Cell] = []
+    start = 0
+    for one in folds:
+        late = one.fold.late
+        if one.orders is not None:
+            for moment, predictions in one.orders.said.items():
+                pairs = start + np.flatnonzero(late.moment == moment)
+                truth = ruler.truth.part(pairs)
+                made = [losses(each, truth, ruler.metric) for each in predictions]
+                cells.append(Cell(np.array(made), pairs))
+        start += len(late.place)
+    places = [cell.pairs for cell in cells]
+    return cells, np.sort(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)
+
+
+def _remembered(
+    folds: list[FoldAnswers], past: Stream, parted: Split, options: DiagnosisOptions
+) -> Remembered:
+    """Returns the online learner's losses on every row at its time and at all later moments."""
+    rows = np.concatenate([one.fold.rows[one.later.place] for one in folds])
+    first = [
+        losses(one.first, past.part(one.fold.rows), options.metric)[one.later.place]
+        for one in folds
+    ]
+    afterwards = np.concatenate([one.afterwards for one in folds])
+    return Remembered(
+        rows=rows,
+        ages=np.concatenate([one.later.moment - one.fold.times[one.later.place] for one in folds]),
+        late=np.concatenate([np.isin(one.later.moment, one.fold.late.moment) for one in folds]),
+        first=np.concatenate(first),
+        later=losses(afterwards, past.part(rows), options.metric),
+        learned=len(folds[0].fold.kernel),
+        groups=past.groups[rows] if parted.whole_groups and past.groups is not None else None,
+    )
+
+
+def _order_losses(
+    folds: list[FoldAnswers], ruler: Ruler, remembered: Remembered
+) -> NDArray[np.float64]:
+    """Returns (pairs,) the mean losses of random orders at the late moments, NaN elsewhere."""
+    made = np.full(len(ruler.rows), math.nan)
+    for cell in _cells(folds, ruler)[0]:
+        made[cell.pairs] = cell.losses.mean(axis=0)
+    everywhere = np.full(len(remembered.rows), math.nan)
+    everywhere[remembered.late] = made
+    return everywhere
+
+
+def _recent_predictions(fold: Fold, past: Stream, options: DiagnosisOptions) -> Predictions | None:
+    """Returns (late pairs, c) predictions of the batch model of recent rows at each moment."""
+    made = np.full((len(fold.late.place), past.Y.shape[1]), math.nan)
+    queries = past.X[fold.rows]
+    try:
+        for moment in np.unique(fold.late.moment):
+            pairs = np.flatnonzero(fold.late.moment == moment)
+            asked = queries[fold.late.place[pairs]]
+            scales = past.target_scales
+            made[pairs] = of_recent(fold.kernel, int(moment), asked, options, scales)
+    except NotPositiveDefiniteError:
+        return None
+    return made
