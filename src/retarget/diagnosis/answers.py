@@ -199,6 +199,25 @@ class Drift:
     onset: int
 
 
+@dataclass(frozen=True)
+class AlternativeModel:
+    """Another batch model, tried where the batch model is worse than the simplest predictor.
+
+    Attributes:
+        kind: A linear model with an intercept, or the same kernel with a hundred times the ridge.
+        gamma: Its ridge.
+        question: Which rows it was asked about.
+        effect: How far its loss is above that of the batch model, relative to it.
+        constant: How far its loss is above that of the simplest predictor, relative to it.
+    """
+
+    kind: Literal["linear", "smoother"]
+    gamma: float
+    question: Question
+    effect: Estimate
+    constant: Estimate
+
+
 ModelWay = Literal["as it came", "random order", "batch", "corrected"]
 
 
@@ -216,6 +235,7 @@ class ModelScore:
         loss: As in `Score`.
         change: The change of the loss, relative to the model as it came and paired by row: below 0
             is better. For random orders, the mean over them.
+        constant: How far the loss is above that of the simplest predictor, relative to it.
     """
 
     way: ModelWay
@@ -224,3 +244,4 @@ class ModelScore:
     accuracy: Estimate | None
     loss: Estimate
     change: Estimate
+    constant: Estimate

@@ -22,13 +22,22 @@ from retarget.diagnosis.answers import (
     LearnerName,
     Question,
 )
+from retarget.diagnosis.facts import (
+    POINTS,
+    WORTHWHILE,
+    Standing,
+    clear_gain,
+    compared,
+    enough,
+    evidence,
+    inverted,
+    judged,
+)
 from retarget.diagnosis.measure.holdout import ENOUGH
-from retarget.diagnosis.result import Diagnosis, GroupShift, ModelDiagnosis, VerdictKind
+from retarget.diagnosis.result import Diagnosis, GroupShift, ModelDiagnosis
 
-TENTH, POINTS = 0.1, 0.02  # level: within so much of the batch model's loss, or of accuracy
-WORTHWHILE = 0.05  # smaller relative improvements are not mentioned
 STRONG_INTERFERENCE = 0.25  # movement by one other group, as a share of a target's length
-ROUNDING = 0.01  # relative difference allowed between exactly corrected and batch losses
+ROUNDING = 0.01  # difference allowed between exactly corrected and batch predictions
 NEAR_LIMIT = 0.8  # share of the largest stable rate
 POOR_FEATURES = 0.2  # relative error of the shift
 HIDDEN = 2.0  # progressive validation hides an error that is this many times its own
@@ -36,12 +45,12 @@ HIDDEN = 2.0  # progressive validation hides an error that is this many times it
 CORRECTIONS: tuple[LearnerName, ...] = ("corrected", "iterative")
 FindingKind = Literal[
     "failure", "few rows", "unseen classes", "diverged", "no batch model", "bad batch model",
-    "baseline wins", "nothing learned", "standing", "drift", "hidden", "shift", "interference",
-    "rounding", "large targets", "smoother", "ridge", "features", "poor features", "trial",
-    "correction", "gap closed", "batch", "near limit", "model log", "model diverged",
-    "model movement", "model agreement", "model trial", "model closed", "model large targets",
+    "alternative", "baseline wins", "nothing learned", "standing", "forgetting", "order cost",
+    "one-pass cost", "drift", "hidden", "shift", "interference", "rounding", "large targets",
+    "smoother", "ridge", "features", "poor features", "trial", "correction", "gap closed", "batch",
+    "near limit", "model log", "model diverged", "model movement", "model agreement",
+    "model trial", "model closed", "model large targets",
 ]  # fmt: skip
-Standing = Literal["behind", "ahead", "level", "not clear"]
 
 
 @dataclass(frozen=True)
@@ -75,81 +84,11 @@ def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     found = [Finding("failure", subject=text) for text in diagnosis.failures]
     for answer in diagnosis.answers:
         found += _of_answer(diagnosis, answer)
-    for part in (_of_time, _of_movements, _of_correction, _of_features, _of_rate):
+    for part in (_of_memory, _of_time, _of_movements, _of_correction, _of_features, _of_rate):
         found += part(diagnosis)
     if diagnosis.model is not None:
         found += _of_model(diagnosis, diagnosis.model)
     return tuple(found)
-
-
-def judged(gap: Estimate, tolerance: float = TENTH) -> Standing:
-    """Says what an interval tells of a gap: above 0 is behind.
-
-    Examples:
-        >>> [judged(Estimate(0.0, low, high)) for low, high in ((-0.1, 0.1), (-0.1, 0.11))]
-        ['level', 'not clear']
-        >>> [judged(Estimate(0.0, low, high)) for low, high in ((0.01, 0.2), (-0.9, -0.01))]
-        ['behind', 'ahead']
-    """
-    if math.isnan(gap.value):
-        return "not clear"
-    if -tolerance <= gap.low and gap.high <= tolerance:
-        return "level"
-    if gap.low > 0:
-        return "behind"
-    return "ahead" if gap.high < 0 else "not clear"
-
-
-def standing(diagnosis: Diagnosis, answer: Answer) -> Standing:
-    """Says where the online learner stands, compared with the batch model, on some rows.
-
-    Nothing is clear from few rows, with classes that were never learned, or where the batch model
-    is worse than the mean (or the most frequent class): being ahead of it means little. For
-    classes, the accuracy decides if it can tell, else the loss.
-    """
-    if not enough(answer) or bad_batch_model(answer):
-        return "not clear"
-    if answer.accuracy_gap is not None and diagnosis.metric in ("auto", "accuracy"):
-        by_class = judged(answer.accuracy_gap, POINTS)
-        if by_class != "not clear" or diagnosis.metric == "accuracy":
-            return by_class
-    return judged(answer.excess)
-
-
-def clear_gain(effect: Estimate) -> bool:
-    """Whether a relative change of the loss is an improvement that is not due to chance."""
-    return effect.value <= -WORTHWHILE and effect.high < 0
-
-
-def bad_batch_model(answer: Answer) -> bool:
-    """Whether the batch model is clearly worse than the mean, or the most frequent class."""
-    return enough(answer) and answer.baselines[0].batch.low > 0
-
-
-def enough(answer: Answer) -> bool:
-    """Whether there are enough rows to judge by, of classes that were learned."""
-    return answer.rows >= ENOUGH and not answer.unseen
-
-
-def verdict_kind(diagnosis: Diagnosis) -> VerdictKind:
-    """Returns which verdict it is, from where the online learner stands on each question."""
-    if diagnosis.diverged:
-        return "diverged"
-    if all(math.isnan(answer.excess.value) for answer in diagnosis.answers):
-        return "undefined"
-    stands = [standing(diagnosis, answer) for answer in diagnosis.answers]
-    if "not clear" in stands:
-        return "not clear"
-    behind = [stand == "behind" for stand in stands]
-    if len(behind) == 1:
-        return "behind" if behind[0] else "as good"
-    verdicts: dict[tuple[bool, bool], VerdictKind] = {
-        (True, True): "behind everywhere",
-        (True, False): "forgotten",
-        (False, True): "behind on the next rows",
-        (False, False): "as good",
-    }
-    return verdicts[behind[0], behind[1]]
 
 
 def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
@@ -161,25 +100,41 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
     if answer.rows < ENOUGH:
         yield Finding("few rows", question, value=answer.rows, against=ENOUGH)
     if diagnosis.diverged:
-        error, mean = answer.score("online").error.value, constant.error.value
-        yield Finding("diverged", question, error, mean)
+        error = answer.score("online").error.value
+        yield Finding("diverged", question, error, diagnosis.stream.variance)
         return
     if math.isnan(batch):
         yield Finding("no batch model", question)
         return
     simple, closest = constant.loss.value, min(online, batch)
-    if bad_batch_model(answer):
-        effect, kind = constant.batch, constant.kind
-        yield Finding("bad batch model", question, batch, simple, effect, "behind", kind)
+    comparison = compared(answer)
+    if comparison.bad_batch_model:
+        yield Finding(
+            "bad batch model",
+            question,
+            value=batch,
+            against=simple,
+            effect=constant.batch,
+            standing="behind",
+            subject=constant.kind,
+        )
     winner = winning_baseline(answer) if enough(answer) else None
     if winner is not None:
         effect = min(winner.online, winner.batch, key=lambda effect: effect.value)
         losses, kind = (winner.loss.value, closest), winner.kind
         yield Finding("baseline wins", question, *losses, effect, subject=kind)
-    elif enough(answer) and constant.online.high >= 0 and constant.batch.high >= 0:
+    elif enough(answer) and not comparison.beats_constant:
         yield Finding("nothing learned", question, closest, simple, constant.batch)
-    stands = standing(diagnosis, answer)
-    yield Finding("standing", question, online, batch, answer.excess, stands, "online", "offline")
+    yield Finding(
+        "standing",
+        question,
+        value=online,
+        against=batch,
+        effect=answer.excess,
+        standing=comparison.standing,
+        subject="online",
+        other="offline",
+    )
     for trial in answer.trials:
         yield Finding(
             "trial",
@@ -196,8 +151,7 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
         closed = answer.gap_closed[name]
         if not math.isnan(closed.value):
             yield Finding("gap closed", question, loss, batch, closed, subject=name)
-    less, low, high = (1 / (1 + part) - 1 if part > -1 else math.inf for part in answer.excess)
-    effect = Estimate(less, high, low)
+    effect = inverted(answer.excess)
     stands = judged(effect, WORTHWHILE)
     yield Finding("batch", question, batch, online, effect, stands, subject="offline")
 
@@ -218,6 +172,37 @@ def winning_baseline(answer: Answer) -> Baseline | None:
 
     winners = [one for one in answer.baselines if one.kind != "recent" and wins(one)]
     return min(winners, key=lambda one: one.loss.value, default=None)
+
+
+def _of_memory(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Finds what was forgotten, what the order and the single pass cost, and better models."""
+    shown = evidence(diagnosis)
+    forgetting = shown.forgetting
+    if forgetting is not None:
+        yield Finding(
+            "forgetting",
+            value=forgetting.value,
+            against=math.nan if forgetting.half_life is None else forgetting.half_life,
+            effect=forgetting.increase,
+            standing=judged(forgetting.increase),
+        )
+    costs: tuple[tuple[FindingKind, Estimate | None], ...] = (
+        ("order cost", shown.order_cost),
+        ("one-pass cost", shown.one_pass_cost),
+    )
+    for kind, cost in costs:
+        if cost is not None and not math.isnan(cost.value):
+            yield Finding(kind, value=cost.value, effect=cost, standing=judged(cost))
+    for one in diagnosis.alternatives:
+        yield Finding(
+            "alternative",
+            question=one.question,
+            value=one.gamma,
+            against=one.constant.value,
+            effect=one.effect,
+            standing=judged(one.constant),
+            subject=one.kind,
+        )
 
 
 def _of_time(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -261,10 +246,8 @@ def _of_movements(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _of_correction(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Finds how far the corrected targets can be relied on."""
-    score = diagnosis.answers[0].score
-    batch, corrected = (score(name).error.value for name in ("offline", "corrected"))
-    if abs(corrected - batch) > ROUNDING * batch:
-        yield Finding("rounding", diagnosis.answers[0].question, corrected, batch)
+    if diagnosis.exactness > ROUNDING:
+        yield Finding("rounding", value=diagnosis.exactness, against=ROUNDING)
     for name in CORRECTIONS:
         size = diagnosis.target_size[name]
         if size > TOO_LARGE:
@@ -298,10 +281,10 @@ def _of_rate(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _of_model(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[Finding]:
     """Finds what running the user's own model showed: each change against the model as it came."""
     for came in (score for score in model.scores if score.way == "as it came"):
-        question, answer = came.question, diagnosis.answer(came.question)
-        mean = math.nan if answer is None else answer.baselines[0].error.value
-        if not model.logged and not came.error.value <= DIVERGED * mean:
-            yield Finding("model diverged", question, came.error.value, mean, subject=model.name)
+        question, variance = came.question, diagnosis.stream.variance
+        if not model.logged and not came.error.value <= DIVERGED * variance:
+            error = came.error.value
+            yield Finding("model diverged", question, error, variance, subject=model.name)
             continue
         for score in model.scores:
             if score.question == question and score.way != "as it came":

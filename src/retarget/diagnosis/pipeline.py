@@ -1,5 +1,6 @@
 """Diagnoses a table, arrays or a stream: `retarget.diagnose`."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.answers import Estimate, Evaluation, HoldOut, Metric
+from retarget.diagnosis.answers import AlternativeModel, Estimate, Evaluation, HoldOut, Metric
 from retarget.diagnosis.measure.along import errors_along
+from retarget.diagnosis.measure.alternatives import tried_alternatives
 from retarget.diagnosis.measure.approximation import (
     Opened,
     measure_approximation,
     open_kernel,
+    relative_difference,
 )
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.choose import (
@@ -35,7 +38,12 @@ from retarget.diagnosis.measure.compare import (
 from retarget.diagnosis.measure.groups import group_shift, partition
 from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split_at
 from retarget.diagnosis.measure.intervals import ratio
-from retarget.diagnosis.measure.learn import attempt_changes, learn_all, other_learners
+from retarget.diagnosis.measure.learn import (
+    LearnedStream,
+    attempt_changes,
+    learn_all,
+    other_learners,
+)
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first_fold
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
@@ -54,6 +62,7 @@ from retarget.learners import SGD
 from retarget.progress import PatientBar
 from retarget.settings import considerate_threads
 from retarget.text import listed
+from retarget.theory.stream_kernel import StreamKernel
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
 
@@ -313,6 +322,9 @@ def run_learners(
         answers.append(compare(said, simple, ruler, parted, options))
     approximation = measure_approximation(opened, learner, gamma.value)
     batch = learned.coefficients.get("offline")
+    alternatives: tuple[AlternativeModel, ...] = ()
+    if batch is not None:
+        alternatives = tried_alternatives(kernel, batch, gamma.value, answers, parted, options)
     if approximation is not None and batch is not None:
         true = _true_kernel(opened, parted, options, batch)
         approximation = replace(approximation, true_kernel=true)
@@ -348,6 +360,8 @@ def run_learners(
         approximation=approximation,
         iterative_ridge=learned.iterative_ridge,
         iterative_gamma=learned.iterative_gamma,
+        exactness=_exactness(kernel, learned),
+        alternatives=alternatives,
         failures=tuple(learned.failures),
     )
 
@@ -371,6 +385,19 @@ def _true_kernel(
     models = ((sample, true), (opened.kernel, batch))
     said = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]
     return ratio(ruler.mean(said[0]), ruler.mean(said[1]))
+
+
+def _exactness(kernel: StreamKernel, learned: LearnedStream) -> float:
+    """Returns how far the exactly corrected learner ends from the batch model, relative to it.
+
+    Both predict the rows of the stream; without rounding they would agree.
+    """
+    ends = [learned.coefficients.get(name) for name in ("offline", "corrected")]
+    batch, corrected = ends
+    if batch is None or corrected is None:
+        return math.nan
+    said = kernel.values(torch.cat([batch, corrected], dim=1)).chunk(2, dim=1)
+    return relative_difference(said[1], said[0])
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The results of a diagnosis, as data classes."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +12,7 @@ import polars as pl
 from retarget.diagnosis.answers import (
     DIVERGED,
     TOO_LARGE,
+    AlternativeModel,
     Answer,
     Drift,
     Estimate,
@@ -240,8 +242,8 @@ class KernelUsed:
 
 
 VerdictKind = Literal[
-    "behind everywhere", "forgotten", "behind on the next rows", "as good", "behind", "not clear",
-    "diverged", "undefined",
+    "nothing learned", "follows the drift", "forgotten", "forgotten, and one pass", "one pass",
+    "behind", "behind on the next rows", "as good", "not clear", "diverged", "undefined",
 ]  # fmt: skip
 
 
@@ -250,9 +252,9 @@ class Verdict:
     """The result of a diagnosis in plain words.
 
     Attributes:
-        kind: Which of a few verdicts it is. With both questions: "behind everywhere", "forgotten"
-            (behind on the whole stream only), "behind on the next rows", "as good" or "not clear".
-        headline: One sentence.
+        kind: Which of a few verdicts it is, see docs/diagnosis.md. With a model that was run, the
+            verdict is about the model.
+        headline: One or two sentences.
         findings: A few sentences with numbers.
         recommendations: What to change, the most useful first.
     """
@@ -308,6 +310,10 @@ class Diagnosis:
         iterative_ridge: The ridge of the iterative correction's blocks; None if there is none.
         iterative_gamma: The ridge of the batch model that the iterative correction follows; None if
             there is none.
+        exactness: How far the predictions of the exactly corrected learner at the end are from the
+            batch model's, relative to the size of the latter: 0 but for rounding. NaN if unknown.
+        alternatives: Other batch models that were tried, where the batch model is clearly worse
+            than the simplest predictor.
         failures: What could not be computed, or only imprecisely, one sentence each.
         model: The diagnosis of the user's own model, if there is one.
 
@@ -341,6 +347,8 @@ class Diagnosis:
     approximation: Approximation | None
     iterative_ridge: ChosenValue | None = None
     iterative_gamma: ChosenValue | None = None
+    exactness: float = math.nan
+    alternatives: tuple[AlternativeModel, ...] = ()
     failures: tuple[str, ...] = ()
     model: ModelDiagnosis | None = None
 
@@ -399,12 +407,9 @@ class Diagnosis:
     @property
     def verdict(self) -> Verdict:
         """The result in plain words: headline, findings and recommendations."""
-        from retarget.diagnosis.report.learner_verdict import LearnerVerdict
-        from retarget.diagnosis.report.model_verdict import ModelVerdict
+        from retarget.diagnosis.report.verdict import verdict
 
-        if self.model is not None:
-            return ModelVerdict(self, self.model).verdict()
-        return LearnerVerdict(self).verdict()
+        return verdict(self)
 
     @property
     def summary(self) -> str:

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from retarget.diagnosis.answers import UNKNOWN, Estimate, Forgetting
 from retarget.diagnosis.measure.intervals import Batches, Mean, gap_closed, ratio
 
-SKIPPED = 0.05  # of the stream: at its very beginning a learner knows nothing that it could forget
 # Ages of the forgetting curve, as shares of the rows learned.
 AGES = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
 FEWEST_ROWS = 10  # for a point of the curve
@@ -82,18 +81,16 @@ def measured_forgetting(
 
     `orders` (pairs,) are the mean losses of random orders, NaN where there were none.
     """
-    start = remembered.rows.min() + SKIPPED * np.ptp(remembered.rows)
-    counted = remembered.some(remembered.rows >= start)
-    late = counted.some(counted.late)
+    late = remembered.some(remembered.late)
     if len(np.unique(late.rows)) < FEWEST_ROWS:
         return None
     overall = _increase(late)
     if math.isnan(overall.value):
         return None
-    curve = _curve(counted)
+    curve = _curve(remembered)
     avoidable = UNKNOWN
     if orders is not None:
-        avoidable = _avoidable(late, orders[remembered.rows >= start][counted.late])
+        avoidable = _avoidable(late, orders[remembered.late])
     return Forgetting(
         value=overall.value,
         low=overall.low,

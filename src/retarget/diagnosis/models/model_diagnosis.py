@@ -351,6 +351,7 @@ class _Diagnosing:
         loss = over_runs(ruler.mean)
         classes = self._stream.kind == "classification"
         squared = replace(ruler, metric="squared")
+        constant = np.tile(self._stream.Y.mean(axis=0), (len(came), 1))
         return ModelScore(
             way,
             question,
@@ -358,6 +359,7 @@ class _Diagnosing:
             accuracy=estimate(over_runs(ruler.right), 0.0, 1.0) if classes else None,
             loss=estimate(loss, lowest=0.0),
             change=UNKNOWN if self._diverged(ruler, came) else ratio(loss, ruler.mean(came)),
+            constant=ratio(loss, ruler.mean(constant)),
         )
 
     def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:

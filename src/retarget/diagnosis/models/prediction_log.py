@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from retarget.diagnosis.answers import UNKNOWN, ModelScore
-from retarget.diagnosis.measure.compare import rulers
+from retarget.diagnosis.answers import UNKNOWN, Forgetting, ModelScore
+from retarget.diagnosis.measure.compare import losses, rulers
+from retarget.diagnosis.measure.forgetting import Remembered, measured_forgetting
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split
 from retarget.diagnosis.measure.intervals import ratio
@@ -49,6 +50,7 @@ def from_predictions(
         ruler.accuracy(before),
         ruler.loss(before),
         change=ratio(ruler.mean(before), ruler.mean(before)),
+        constant=ratio(ruler.mean(before), ruler.mean(np.tile(stream.Y.mean(0), (len(stream), 1)))),
     )
     return ModelDiagnosis(
         name="the logged predictions",
@@ -66,6 +68,29 @@ def from_predictions(
         closed={ruler.question: UNKNOWN},
         prequential=ruler.error(before),
         remembered=ruler.error(end),
+        forgetting=_forgetting(stream, before, end, options),
+    )
+
+
+def _forgetting(
+    stream: Stream, before: np.ndarray, end: np.ndarray, options: DiagnosisOptions
+) -> Forgetting | None:
+    """Returns how much the loss on the rows learned rose since just before each was learned.
+
+    The model has learned each row in between, so this understates what it forgot.
+    """
+    rows = np.arange(len(stream))
+    whole_groups = options.hold_out == "group"
+    return measured_forgetting(
+        Remembered(
+            rows=rows,
+            ages=len(stream) - rows,
+            late=np.ones(len(stream), dtype=bool),
+            first=losses(before, stream, options.metric),
+            later=losses(end, stream, options.metric),
+            learned=len(stream),
+            groups=stream.groups if whole_groups else None,
+        )
     )
 
 

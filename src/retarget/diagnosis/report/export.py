@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from retarget.diagnosis.answers import TOO_LARGE
-from retarget.diagnosis.findings import standing
+from retarget.diagnosis.facts import compared as compared_with_batch
 from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
 from retarget.diagnosis.report.words import (
@@ -142,7 +142,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     described by docs/diagnosis.schema.json, and changes only with `schema_version`.
     """
     stream, sizes = diagnosis.stream, diagnosis.shift_size
-    stands = {one.question: standing(diagnosis, one) for one in diagnosis.answers}
+    stands = {one.question: compared_with_batch(one).standing for one in diagnosis.answers}
     whole = {
         "schema_version": SCHEMA_VERSION,
         "rows": len(stream),

@@ -18,7 +18,8 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, create_model
 
-from retarget.diagnosis.findings import Finding, Standing
+from retarget.diagnosis.facts import Standing
+from retarget.diagnosis.findings import Finding
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
 from retarget.diagnosis.stream import TargetKind
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from rich.filesize import decimal
 
 from retarget.diagnosis.answers import TOO_LARGE, Answer, Question
-from retarget.diagnosis.dialect import option
-from retarget.diagnosis.findings import Finding, FindingKind, clear_gain, enough
+from retarget.diagnosis.facts import clear_gain
+from retarget.diagnosis.findings import Finding, FindingKind
 from retarget.diagnosis.report.words import (
     LEARNERS,
     METRICS,
@@ -15,8 +15,11 @@ from retarget.diagnosis.report.words import (
     approximation_rows,
     baseline_name,
     change_words,
-    constant_name,
+    error_word,
     interval,
+    kernel_words,
+    multiple,
+    multiples,
     name,
     number,
     opposite,
@@ -24,7 +27,7 @@ from retarget.diagnosis.report.words import (
     sentence,
     with_interval,
 )
-from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.text import listed
 
 
@@ -34,11 +37,8 @@ class Sentences:
     def __init__(self, diagnosis: Diagnosis) -> None:
         self._diagnosis = diagnosis
         self._all = diagnosis.findings
-        self._constant = constant_name(diagnosis.stream)
         self._classes = diagnosis.stream.kind == "classification"
-        # the headline and the tables may show accuracies: a bare "error" would be read as theirs
-        squared = self._classes and diagnosis.metric == "auto"
-        self._error = "squared error" if squared else "error"
+        self._error = error_word(diagnosis)
 
     def _of(self, *kinds: FindingKind) -> list[Finding]:
         return [finding for finding in self._all if finding.kind in kinds]
@@ -47,70 +47,63 @@ class Sentences:
         """Returns where something was found, if there is more than one place."""
         return "" if question is None else f"on {QUESTIONS[question]}"
 
-    def _counts(self, finding: Finding) -> bool:
-        """Whether a finding is from enough rows to recommend something."""
-        answers = self._diagnosis.answers
-        return any(enough(one) for one in answers if one.question == finding.question)
-
-    def _effects(self, effects: list[Finding]) -> str:
-        """Words the same change on each question."""
-        return ", ".join(
-            f"{self._on(one.question)} the {self._error} is {change_words(one.effect)}"
-            for one in effects
-        )
-
-    def _change_advice(self, words: str, effects: list[Finding]) -> str | None:
-        """Advises a change that clearly helped on a question, with what it does on the other."""
-        if not any(clear_gain(one.effect) and self._counts(one) for one in effects):
-            return None
-        worse = any(one.question == "next" and one.effect.low > 0 for one in effects)
-        condition = "if rows like the old ones come again, " if worse else ""
-        return sentence(f"{condition}{words}: {self._effects(effects)}.")
-
-    def _simple_advice(self) -> Iterator[str]:
-        """Yields what comes before any correction: simple predictors, better batch models."""
-        for one in self._of("baseline wins"):
-            if one.subject == "last":
-                yield (
-                    "Predict the last value instead, or let the models use it too: "
-                    f"{option('lags', 3)} adds the previous values as features, and "
-                    f"{option('kernel', 'linear')} can follow them."
-                )
-        if self._of("bad batch model"):
-            linear = self._diagnosis.kernel.name == "linear"
-            tries = [] if linear else [f"a linear model ({option('kernel', 'linear')})"]
-            gamma = float(f"{100 * self._diagnosis.gamma.value:.3g}")
-            tries.append(f"a larger ridge ({option('gamma', gamma)})")
-            if self._diagnosis.stream.groups is not None:
-                tries.append(f"holding out whole groups ({option('hold_out', 'group')})")
-            yield (
-                f"Look for a better model first: try {listed(tries)}. Do not correct anything "
-                f"towards a batch model that is worse than {self._constant}."
-            )
-        constant = any(one.subject == "constant" for one in self._of("baseline wins"))
-        if constant or self._of("nothing learned"):
-            yield (
-                "Add features that say more about the target before anything else: no model here "
-                f"clearly beats {self._constant}."
-            )
-        for one in self._of("drift"):
-            if self._diagnosis.aim == "all":
-                yield (
-                    "If old rows are out of date, compare with a batch model of recent rows: "
-                    f"{option('aim', f'window:{one.value:.0f}')}."
-                )
-
     def told(self) -> Iterator[str]:
-        """Yields what was found, in sentences."""
+        """Yields what was found, in sentences: about the user's model first, if there is one."""
+        model = self._diagnosis.model
+        if model is not None:
+            yield from self._of_model(model)
+        for one in self._of("forgetting", "order cost", "one-pass cost"):
+            yield from self._told(one)
+        if model is not None:
+            yield self._others(model)
         for one in self._of("failure"):
             yield one.subject
         for answer in self._diagnosis.answers:
             yield from self._of_answer(answer)
         for one in self._of(
-            "drift", "hidden", "shift", "interference", "rounding", "large targets", "smoother",
-            "ridge", "features", "poor features",
+            "alternative", "drift", "hidden", "shift", "interference", "rounding", "large targets",
+            "smoother", "ridge", "features", "poor features",
         ):  # fmt: skip
             yield from self._told(one)
+
+    def _of_model(self, model: ModelDiagnosis) -> Iterator[str]:
+        """Yields what was found about the user's model."""
+        yield from model.failures
+        for question in model.questions:
+            known = [
+                f"{score.way} {with_interval(score.loss)}"
+                for score in model.scores
+                if score.question == question and math.isfinite(score.loss.value)
+            ]
+            if known:
+                yield (
+                    f"{model.name} {self._on(question)}, {METRICS[self._diagnosis.metric]}: "
+                    f"{'; '.join(known)}."
+                )
+        for one in self._of("model closed"):
+            yield (
+                f"On corrected targets, {model.name} closed {with_interval(one.effect, share=True)}"
+                f" of the gap to its own batch training {self._on(one.question)}."
+            )
+        for one in self._of("model movement"):
+            yield (
+                f"From right after learning a row to the end of the stream, the prediction of "
+                f"{model.name} for it moved by {percent(one.value)} of a target's size on average."
+            )
+        yield sentence(f"{model.description.rstrip('.')}.")
+        for one in self._of("model agreement"):
+            yield (
+                f"The movements that this kernel predicts agree with those of {model.name} to "
+                f"{percent(one.value)}."
+            )
+
+    def _others(self, model: ModelDiagnosis) -> str:
+        """Says which learners the findings after it are about."""
+        kernel, lr = kernel_words(self._diagnosis.kernel), number(self._diagnosis.lr.value)
+        return (
+            f"All that follows is about kernel learners on the same rows, not about "
+            f"{model.name}: {kernel}; lr = {lr}."
+        )
 
     def _of_answer(self, answer: Answer) -> Iterator[str]:
         """Yields what was found on one set of rows."""
@@ -148,13 +141,38 @@ class Sentences:
     def _told(self, one: Finding) -> Iterator[str]:
         """Yields the sentence of a finding about the stream itself."""
         diagnosis = self._diagnosis
-        if one.kind == "drift":
+        if one.kind == "forgetting":
+            yield (
+                f"Forgetting: on rows held out from the whole stream, the {self._error} late in "
+                f"the stream is {multiple(one.effect.value)} times what it was when they came "
+                f"({multiples(one.effect)})."
+            )
+        elif one.kind == "order cost":
+            yield (
+                f"The order: the {self._error} on these rows is {multiple(one.effect.value)} times "
+                f"its mean over random orders of the stream ({multiples(one.effect)})."
+            )
+        elif one.kind == "one-pass cost":
+            yield (
+                f"The single pass: that mean over random orders is {multiple(one.effect.value)} "
+                f"times the {self._error} of a batch model ({multiples(one.effect)})."
+            )
+        elif one.kind == "alternative":
+            tried = "A linear batch model"
+            if one.subject == "smoother":
+                tried = f"A batch model with ridge {number(one.value)}"
+            yield (
+                f"{tried} was tried {self._on(one.question)}: its {self._error} is "
+                f"{change_words(one.effect)} than that of the batch model."
+            )
+        elif one.kind == "drift":
             less = opposite(one.effect)
+            onset = "" if diagnosis.drift is None else f" from row {diagnosis.drift.onset:,} on"
             yield (
                 f"Recent rows predict the next ones better than all rows do: at {one.against:.0f} "
                 f"points of the stream, a batch model of the last {one.value:,.0f} rows had "
                 f"{percent(less.value)} less error on the rows that followed "
-                f"({interval(less, share=True)}). The stream drifts, or is sorted."
+                f"({interval(less, share=True)}), mostly{onset}. The stream drifts, or is sorted."
             )
         elif one.kind == "hidden":
             yield (
@@ -181,8 +199,7 @@ class Sentences:
         elif one.kind == "rounding":
             yield (
                 "The exact correction does not survive rounding: trained on its targets, the "
-                f"online model has a squared error of {number(one.value, 4)} instead of the batch "
-                f"model's {number(one.against, 4)}."
+                f"online model's predictions differ from the batch model's by {percent(one.value)}."
             )
         elif one.kind == "large targets":
             how = "exactly" if one.subject == "corrected" else "iteratively"

@@ -17,7 +17,7 @@ from retarget.diagnosis.answers import (
     Question,
     Score,
 )
-from retarget.diagnosis.findings import POINTS, judged
+from retarget.diagnosis.facts import POINTS, judged
 from retarget.diagnosis.measure.stability import NON_NORMALITY_ROWS
 from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
@@ -36,7 +36,8 @@ DEFINITIONS = {
     "Gap": "how far the online model's error is above a batch model's",
     "Correction": "other targets for the same online training, which make up for the shift",
 }
-MANY = 10.0  # a relative change above this is given as a multiple, not in per cent
+MANY = 1.0  # a relative change above this is given as a multiple, not in per cent
+MOST_TIMES = 1000.0  # beyond this a multiple says no more
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -66,8 +67,10 @@ def number(value: float, digits: int = 3) -> str:
 
 def percent(share: float) -> str:
     """Formats a share as a percentage, with one decimal below 10% and near 100%."""
-    if not math.isfinite(share):
+    if math.isnan(share):
         return number(share)
+    if share > MOST_TIMES:
+        return f"more than {MOST_TIMES:,.0f} times"
     places = 1 if 0.0005 <= abs(share) < 0.0995 or 0.99 < share < 0.9995 else 0
     # + 0.0 avoids -0%
     return f"{round(100 * share, places) + 0.0:,.{places}f}%".replace("-", MINUS)
@@ -116,15 +119,33 @@ def change_words(
     effect: Estimate, less: str = "lower", more: str = "higher", times: str = "as high"
 ) -> str:
     """Words a relative change of the loss; one that is large, by how many times."""
-    if not math.isfinite(effect.value):
+    if math.isnan(effect.value):
         return "not defined"
-    if effect.low <= 0 <= effect.high:
+    if not (effect.low > 0 or effect.high < 0):
         return f"not clearly different ({interval(effect, share=True)})"
     if effect.value >= MANY:
-        factor, low, high = (f"{1 + value:,.0f}" for value in effect)
-        return f"{factor} times {times} ({low} to {high})"
+        return f"{multiple(effect.value)} times {times} ({multiples(effect)})"
     seen, word = (opposite(effect), less) if effect.value < 0 else (effect, more)
     return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
+
+
+def multiple(increase: float) -> str:
+    """Words an increase as how many times it is.
+
+    Examples:
+        >>> [multiple(x) for x in (0.25, 1.3, 27.6, 5e9)]
+        ['1.25', '2.30', '29', 'more than 1,000']
+    """
+    if increase > MOST_TIMES:
+        return f"more than {MOST_TIMES:,.0f}"
+    return number(1 + increase) if increase < 9 else f"{1 + increase:,.0f}"
+
+
+def multiples(increase: Estimate) -> str:
+    """Words the interval of an increase as multiples."""
+    if math.isnan(increase.low) or math.isnan(increase.high):
+        return "no interval"
+    return f"{multiple(increase.low)} to {multiple(increase.high)}"
 
 
 def typed(text: str) -> str:
@@ -287,6 +308,13 @@ METRICS: dict[Metric, str] = {
     "accuracy": "share of rows whose class is wrong",
     "balanced-accuracy": "mean share of wrong rows over the classes",
 }
+
+
+def error_word(diagnosis: Diagnosis) -> str:
+    """Returns the word for the loss that learners are compared by."""
+    # next to accuracies, a bare "error" would be read as theirs
+    squared = diagnosis.stream.kind == "classification" and diagnosis.metric == "auto"
+    return "squared error" if squared else "error"
 
 
 def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
