@@ -7,6 +7,7 @@ import zipfile
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from math import comb
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -202,11 +203,11 @@ def test_summary_counts_false_alarms_and_misses():
 
 
 def test_table_has_one_row_a_stream():
-    table = proof.table_of([outcome(forgetting=(0.5, -0.125, 2.0))])
+    table = proof.table_of([outcome(forgetting=(0.5, -0.125, 2.0), verdict="as good")])
     *_, titles, rule, row = table.splitlines()
     assert row == (
         "| `tea_shuffled` | 1,234 | classes | +0.50 [-0.12, +2.00] | +0.25 [-0.50, +1.00] |  "
-        "| not clear | not clear |"
+        "| not clear | as good |"
     )
     assert titles.count("|") == rule.count("|") == row.count("|")
 
@@ -230,6 +231,30 @@ def test_every_number_is_written():
         "verdict": "forgotten",
         "seconds": 3.0,
     }
+
+
+def test_outcome_has_what_the_diagnosis_says(monkeypatch):
+    skip_without("pandas", "sklearn")
+    asked = []
+
+    def diagnose(table, Y, seed):
+        asked.append((len(table), Y, seed))
+        return SimpleNamespace(
+            forgetting=SimpleNamespace(value=0.5, low=0.25, high=2.0, curve=None, half_life=None),
+            order_cost=SimpleNamespace(value=0.125, low=-0.5, high=1.0),
+            one_pass_cost=None,
+            verdict=SimpleNamespace(kind="forgotten"),
+        )
+
+    monkeypatch.setattr(proof.rt, "diagnose", diagnose)
+    said = proof.outcome_of("iris_sorted", 7)
+    assert asked == [(150, "target", 7)]
+    assert (said.name, said.order, said.rows) == ("iris_sorted", "sorted", 150)
+    assert (said.kind, said.verdict) == ("classes", "forgotten")
+    assert said.forgetting == (0.5, 0.25, 2.0)
+    assert said.order_cost == (0.125, -0.5, 1.0)
+    assert said.one_pass_cost is None
+    assert 0 <= said.seconds < 60
 
 
 def test_verdicts_agree_in_nineteen_of_twenty():
