@@ -9,6 +9,7 @@ retarget: every row of the first nine tenths was held out once, and the rows aft
 points of the stream were predicted.
 """
 
+import bz2
 import gzip
 import sys
 import zipfile
@@ -67,7 +68,8 @@ def shipped(package: str, path: str) -> bytes:
     if file.suffix == ".zip":
         with zipfile.ZipFile(file) as packed:
             return packed.read(packed.namelist()[0])
-    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(file.suffix, bytes)
+    return unpack(file.read_bytes())
 
 
 def from_pandas(rows: Any) -> pl.DataFrame:

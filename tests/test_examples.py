@@ -19,6 +19,7 @@ PAGES = {
     "influence": "tutorials/influence.md",
     "own_loop": "continual.md",
     "real_streams": None,
+    "shuffled_and_sorted": None,
     "tangent_kernel": "tutorials/tangent_kernel.md",
     "task_by_task": "tutorials/task_by_task.md",
     "unlearning": "tutorials/unlearning.md",
