@@ -260,7 +260,15 @@ def model_of(diagnosis, **changes):
     before, after, end = stream.Y + rng.normal(size=(3, *stream.Y.shape)) / 2
     right = None if stream.kind == "regression" else share(0.5)
     scores = tuple(
-        ModelScore(way, one.question, error, right, error, Estimate(value / 9 - 1, -0.7, -0.05))
+        ModelScore(
+            way,
+            one.question,
+            error,
+            right,
+            error,
+            change=Estimate(value / 9 - 1, -0.7, -0.05),
+            constant=Estimate(-0.5, -0.6, -0.4),
+        )
         for k, one in enumerate(diagnosis.answers)
         for way, value in WAYS.items()
         for error in [estimate(value * (1 + k))]
@@ -329,6 +337,8 @@ def model_that_failed():
 def logged():
     """A log of predictions: it has one score, on each row before it was learned."""
     diagnosis = progressive()
-    score = ModelScore("as it came", "progressive", estimate(8), None, estimate(8), UNKNOWN)
+    score = ModelScore(
+        "as it came", "progressive", estimate(8), None, estimate(8), UNKNOWN, UNKNOWN
+    )
     parts = lost_model(diagnosis)
     return with_model(diagnosis, name="log", scores=(score,), remembered=UNKNOWN, **parts)

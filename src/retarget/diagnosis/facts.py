@@ -145,8 +145,8 @@ class Facts:
     """What the evidence says, as far as its intervals can tell.
 
     Attributes:
-        learned: Whether anything was learned: on some rows the learner, or a batch model, is
-            clearly better than the simplest predictor.
+        learned: Whether anything was learned: on some rows the learner (now, or when their time
+            came) or a batch model is clearly better than the simplest predictor.
         forgot: Whether something was forgotten; None if that was not measured.
         whole: Where it stands on rows from the whole stream; None if these were not asked about.
         coming: The same for the next rows.
@@ -180,9 +180,10 @@ def facts(evidence: Evidence) -> Facts:
     )
     forgetting = evidence.forgetting
     avoidable = forgetting is not None and not forgetting.avoidable.value < HALF
-    enough = [one for one in asked.values() if one.enough]
+    judged_by = [one for one in asked.values() if one.enough]
+    knew = forgetting is not None and forgetting.known.high < 0
     return Facts(
-        learned=not enough or any(one.beats_constant for one in enough),
+        learned=not judged_by or knew or any(one.beats_constant for one in judged_by),
         forgot=has_forgotten(forgetting),
         whole=stands.get("whole"),
         coming=stands.get("next"),
@@ -210,12 +211,11 @@ def verdict_of(known: Facts) -> VerdictKind:
     if known.follows and not (known.forgot == "yes" and known.avoidable):
         return "follows the drift"
     if known.forgot == "yes":
-        both = known.one_pass and known.whole == "behind"
-        return "forgotten, and one pass" if both else "forgotten"
+        return "forgotten"
     if known.whole is None:
         return _of_one_question(known.coming if known.other is None else known.other)
     if known.whole == "behind":
-        return "one pass" if known.forgot == "no" and known.one_pass else "behind"
+        return "one pass" if known.one_pass else "behind"
     if known.whole == "not clear":
         return "not clear"
     return "behind on the next rows" if known.coming == "behind" else "as good"

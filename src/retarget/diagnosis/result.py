@@ -242,8 +242,8 @@ class KernelUsed:
 
 
 VerdictKind = Literal[
-    "nothing learned", "follows the drift", "forgotten", "forgotten, and one pass", "one pass",
-    "behind", "behind on the next rows", "as good", "not clear", "diverged", "undefined",
+    "nothing learned", "follows the drift", "forgotten", "one pass", "behind",
+    "behind on the next rows", "as good", "not clear", "diverged", "undefined",
 ]  # fmt: skip
 
 

@@ -44,6 +44,7 @@ class Remembered(NamedTuple):
         first: (pairs,) the loss at its time.
         later: (pairs,) the loss at the moment.
         learned: How many rows are learned in all.
+        constant: (pairs,) the loss of the simplest predictor.
         groups: (pairs,) the row's group, if whole groups are held out.
     """
 
@@ -53,6 +54,7 @@ class Remembered(NamedTuple):
     first: NDArray[np.float64]
     later: NDArray[np.float64]
     learned: int
+    constant: NDArray[np.float64]
     groups: np.ndarray | None = None
 
     def some(self, chosen: NDArray[np.bool_]) -> "Remembered":
@@ -63,6 +65,7 @@ class Remembered(NamedTuple):
             late=self.late[chosen],
             first=self.first[chosen],
             later=self.later[chosen],
+            constant=self.constant[chosen],
             groups=None if self.groups is None else self.groups[chosen],
         )
 
@@ -88,6 +91,8 @@ def measured_forgetting(
     if math.isnan(overall.value):
         return None
     curve = _curve(remembered)
+    batches = late.batches
+    known = ratio(batches.mean(late.first), batches.mean(late.constant))
     avoidable = UNKNOWN
     if orders is not None:
         avoidable = _avoidable(late, orders[remembered.late])
@@ -99,6 +104,7 @@ def measured_forgetting(
         curve=curve,
         half_life=half_life(curve),
         avoidable=avoidable,
+        known=known,
     )
 
 

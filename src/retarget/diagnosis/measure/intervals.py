@@ -134,7 +134,8 @@ def half_width(variances: list[tuple[float, int]]) -> float:
     total = sum(variance for variance, _ in counted)
     if total == 0:
         return 0.0
-    freedom = total**2 / sum(variance**2 / degrees for variance, degrees in counted)
+    # shares, since the square of a variance may overflow
+    freedom = 1 / sum((variance / total) ** 2 / degrees for variance, degrees in counted)
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
 
 
@@ -167,8 +168,8 @@ def ratio(above: Mean, below: Mean) -> Estimate:
     reach = half_width(
         [
             (above.batches.variance(relative), above.batches.freedom),
-            (above.over_runs / above.value**2, above.runs - 1),
-            (below.over_runs / below.value**2, below.runs - 1),
+            (above.over_runs / above.value / above.value, above.runs - 1),
+            (below.over_runs / below.value / below.value, below.runs - 1),
         ]
     )
     quotient = above.value / below.value
@@ -201,6 +202,6 @@ def gap_closed(batch: Mean, online: Mean, other: Mean) -> Estimate:
     share = closed.value / gap.value
     linear = (closed.without - share * gap.without) / gap.value
     by_rows = gap.batches.variance(linear), gap.batches.freedom
-    by_runs = (closed.over_runs + share**2 * gap.over_runs) / gap.value**2
+    by_runs = (closed.over_runs + share * share * gap.over_runs) / gap.value / gap.value
     reach = half_width([by_rows, (by_runs, max(closed.runs, gap.runs) - 1)])
     return Estimate(share, share - reach, share + reach)

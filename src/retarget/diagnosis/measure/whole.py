@@ -209,6 +209,9 @@ def _remembered(
         first=np.concatenate(first),
         later=losses(afterwards, past.part(rows), options.metric),
         learned=len(folds[0].fold.kernel),
+        constant=losses(
+            np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1)), past.part(rows), options.metric
+        ),
         groups=past.groups[rows] if parted.whole_groups and past.groups is not None else None,
     )
 

@@ -191,6 +191,7 @@ class _Diagnosing:
         metric = self._options.metric
         late = moments[moments >= late_moments(len(self._stream)).min()]
         groups = past.groups if self._parted.whole_groups else None
+        constant = np.tile(self._stream.Y.mean(axis=0), (len(rows), 1))
         return measured_forgetting(
             Remembered(
                 rows=rows,
@@ -199,6 +200,7 @@ class _Diagnosing:
                 first=losses(passage.first, past.part(held), metric)[pairs.place],
                 later=losses(said, past.part(rows), metric),
                 learned=len(self._stream),
+                constant=losses(constant, past.part(rows), metric),
                 groups=None if groups is None else groups[rows],
             )
         )

@@ -50,7 +50,7 @@ def from_predictions(
         ruler.accuracy(before),
         ruler.loss(before),
         change=ratio(ruler.mean(before), ruler.mean(before)),
-        constant=ratio(ruler.mean(before), ruler.mean(np.tile(stream.Y.mean(0), (len(stream), 1)))),
+        constant=ratio(ruler.mean(before), ruler.mean(_constant(stream))),
     )
     return ModelDiagnosis(
         name="the logged predictions",
@@ -89,9 +89,15 @@ def _forgetting(
             first=losses(before, stream, options.metric),
             later=losses(end, stream, options.metric),
             learned=len(stream),
+            constant=losses(_constant(stream), stream, options.metric),
             groups=stream.groups if whole_groups else None,
         )
     )
+
+
+def _constant(stream: Stream) -> np.ndarray:
+    """Returns (n, c) the predictions of the mean."""
+    return np.tile(stream.Y.mean(axis=0), (len(stream), 1))
 
 
 def _logged(name: str, values: Any, stream: Stream) -> np.ndarray:

@@ -41,7 +41,6 @@ AdviceKind = Literal[
 ]  # fmt: skip
 CORRECTABLE: tuple[VerdictKind, ...] = (
     "forgotten",
-    "forgotten, and one pass",
     "one pass",
     "behind",
     "behind on the next rows",
@@ -85,9 +84,9 @@ def allowed(kind: VerdictKind, known: Facts) -> set[AdviceKind]:
         return {"useless", "last value", "features", "better model", "rows"}
     room: set[AdviceKind] = {"useless", "last value", "window", "change", "rate", "rows"}
     room |= {"kernel features", "nothing" if kind == "as good" else "leave"}
-    if known.bad_batch:
+    if known.bad_batch and kind != "follows the drift":
         room.add("better model")
-    elif kind in CORRECTABLE:
+    if not known.bad_batch and kind in CORRECTABLE:
         room |= {"correct", "do not correct", "batch"}
     return room
 
@@ -133,11 +132,9 @@ class _Adviser:
 
     def _effects(self, effects: dict[Question, Estimate]) -> str:
         """Words the same change on each set of rows."""
-        return ", ".join(
-            f"{on(question)} the {self._error} is {change_words(effect)}"
-            for question, effect in effects.items()
-            if not math.isnan(effect.value)
-        )
+        known = {asked: effect for asked, effect in effects.items() if not math.isnan(effect.value)}
+        changes = [f"{change_words(effect)} {on(asked)}" for asked, effect in known.items()]
+        return f"{self._error} {', '.join(changes)}" if changes else ""
 
     def _useless(self) -> Iterator[Advice]:
         """Says where the user's model as it came is worse than the simplest predictor."""

@@ -129,14 +129,10 @@ class Headline:
             yield from self._nothing_learned()
         elif kind == "follows the drift":
             yield from self._follows()
-        elif kind in ("forgotten", "forgotten, and one pass"):
-            yield from self._forgotten(both=kind != "forgotten")
+        elif kind == "forgotten":
+            yield from self._forgotten(known)
         elif kind == "one pass":
-            yield (
-                f"{self.who} has forgotten nothing, but one pass is not enough: "
-                f"{self._compared('whole')}; in random order it is "
-                f"{self._cost(self.shown.one_pass_cost)}."
-            )
+            yield from self._one_pass(known)
         else:
             yield from self._compared_only(kind, known)
 
@@ -178,8 +174,9 @@ class Headline:
             kept = percent(max(0.0, avoidable.value))
             yield f"In random order it would have kept only {kept} of that."
 
-    def _forgotten(self, both: bool) -> Iterator[str]:
+    def _forgotten(self, known: Facts) -> Iterator[str]:
         """Says how much was forgotten, how fast, and what it does on the next rows."""
+        both = known.one_pass and known.whole == "behind" and clear_cost(self.shown.order_cost)
         forgetting = self.shown.forgetting
         fast = ""
         if forgetting is not None and forgetting.half_life is not None:
@@ -193,6 +190,17 @@ class Headline:
             yield shares
         if (coming := self.shown.asked.get("next")) is not None and coming.enough:
             yield f"{_start(self._compared('next'))}."
+
+    def _one_pass(self, known: Facts) -> Iterator[str]:
+        """Says that a single pass is not enough, whatever the order."""
+        nothing = "has forgotten nothing, but " if known.forgot == "no" else "is behind: "
+        yield (
+            f"{self.who} {nothing}one pass is not enough: {self._compared('whole')}; in random "
+            f"order it is {self._cost(self.shown.one_pass_cost)}."
+        )
+        if known.forgot == "not clear":
+            yield from self._memory(known)
+            yield from self._more_rows("one pass", known)
 
     def _shares(self) -> str | None:
         """Says how much of the distance to the batch model is due to the order."""
