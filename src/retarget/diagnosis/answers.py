@@ -46,8 +46,6 @@ class Forgetting:
         curve: The same by age, the number of rows learned since a row's time: `age`, `value`,
             `low`, `high`, `rows`.
         half_life: The age at which the loss has doubled; None if it never does.
-        avoidable: The share of what was forgotten that a learner in random order still knows. Near
-            1, old and new rows can be known together; near 0, they contradict each other.
         known: How far the loss at the rows' own time was above that of the simplest predictor,
             relative to it: below 0, there was something to forget.
     """
@@ -58,7 +56,6 @@ class Forgetting:
     rows: int
     curve: pl.DataFrame
     half_life: float | None
-    avoidable: Estimate
     known: Estimate
 
     @property

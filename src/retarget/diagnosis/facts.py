@@ -27,7 +27,6 @@ POINTS = 0.02  # of accuracy
 WORTHWHILE = 0.05  # smaller relative improvements are not mentioned
 FORGOTTEN = 0.05  # a smaller increase of the loss is not called forgetting
 NOT_FORGOTTEN = 0.1  # nothing was forgotten if the interval lies below this
-HALF = 0.5  # of what was forgotten: if random orders keep less, old and new rows contradict
 
 Standing = Literal["behind", "ahead", "level", "not clear"]
 Known = Literal["yes", "no", "not clear"]
@@ -154,7 +153,8 @@ class Facts:
         one_pass: Whether a single pass clearly costs something.
         follows: Whether the stream drifts, and it is ahead of the batch model and of the simplest
             predictor on the next rows.
-        avoidable: Whether learners in random order keep most of what it forgot.
+        together: Whether old and new rows can be known together: a batch model of all rows is
+            clearly better than the simplest predictor on rows from the whole stream.
         bad_batch: Whether the batch model is clearly worse than the simplest predictor somewhere.
     """
 
@@ -165,7 +165,7 @@ class Facts:
     other: Standing | None
     one_pass: bool
     follows: bool
-    avoidable: bool
+    together: bool
     bad_batch: bool
 
 
@@ -179,7 +179,7 @@ def facts(evidence: Evidence) -> Facts:
         drifts and coming is not None and coming.standing == "ahead" and coming.constant.high < 0
     )
     forgetting = evidence.forgetting
-    avoidable = forgetting is not None and not forgetting.avoidable.value < HALF
+    whole = asked.get("whole")
     judged_by = [one for one in asked.values() if one.enough]
     knew = forgetting is not None and forgetting.known.high < 0
     return Facts(
@@ -190,7 +190,7 @@ def facts(evidence: Evidence) -> Facts:
         other=stands.get("test", stands.get("progressive")),
         one_pass=clear_cost(evidence.one_pass_cost),
         follows=follows,
-        avoidable=avoidable,
+        together=whole is not None and whole.batch_constant.high < 0,
         bad_batch=any(one.bad_batch_model for one in asked.values()),
     )
 
@@ -208,7 +208,7 @@ def verdict_of(known: Facts) -> VerdictKind:
     """Returns which verdict follows from the facts; "not clear" where they cannot tell."""
     if not known.learned:
         return "nothing learned"
-    if known.follows and not (known.forgot == "yes" and known.avoidable):
+    if known.follows and not (known.forgot == "yes" and known.together):
         return "follows the drift"
     if known.forgot == "yes":
         return "forgotten"

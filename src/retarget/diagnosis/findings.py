@@ -44,8 +44,8 @@ HIDDEN = 2.0  # progressive validation hides an error that is this many times it
 
 CORRECTIONS: tuple[LearnerName, ...] = ("corrected", "iterative")
 FindingKind = Literal[
-    "failure", "few rows", "unseen classes", "diverged", "no batch model", "bad batch model",
-    "alternative", "baseline wins", "nothing learned", "standing", "forgetting", "order cost",
+    "failure", "adding up", "few rows", "unseen classes", "diverged", "no batch model",
+    "bad batch model", "alternative", "baseline wins", "nothing learned", "standing", "forgetting", "order cost",
     "one-pass cost", "drift", "hidden", "shift", "interference", "rounding", "large targets",
     "smoother", "ridge", "features", "poor features", "trial", "correction", "gap closed", "batch",
     "near limit", "model log", "model diverged", "model movement", "model agreement",
@@ -82,6 +82,7 @@ class Finding:
 def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     """Returns everything that a diagnosis found, in the order in which it is told."""
     found = [Finding("failure", subject=text) for text in diagnosis.failures]
+    found += [Finding("adding up", subject=column) for column in diagnosis.stream.adding_up]
     for answer in diagnosis.answers:
         found += _of_answer(diagnosis, answer)
     for part in (_of_memory, _of_time, _of_movements, _of_correction, _of_features, _of_rate):

@@ -26,6 +26,8 @@ class Stream:
         group_column: The name of the groups; None without groups.
         times: (n,) the value that orders the rows, as text; None if nothing does.
         notes: What was done to the columns (dropped, filled in, encoded), one sentence each.
+        adding_up: Columns of which a target is an exact linear function, such as the parts of a
+            sum; empty if there are none.
     """
 
     X: np.ndarray
@@ -40,6 +42,7 @@ class Stream:
     group_column: str | None = None
     times: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    adding_up: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.X)

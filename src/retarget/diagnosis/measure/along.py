@@ -24,6 +24,7 @@ CHUNKS = 20
 THINNED_ROWS = 3000
 FEWEST_RECENT = 30  # rows in a chunk, which is also how many the model of recent rows learns from
 WINDOW_CHUNKS = 2
+SERVES = 0.95  # recent rows serve if their model's loss is below this share of the mean's
 
 
 def errors_along(
@@ -83,30 +84,35 @@ def _drift(
 ) -> Drift:
     """Compares a batch model of recent rows with the one of all rows so far, and with their mean.
 
-    Chunks are resampled as a whole, since the rows of one share its model. The stream drifts only
-    if recent rows serve better than both: where the batch model is worse than the mean, being
-    better than it means little.
+    Chunks are left out as a whole for the interval, since the rows of one share its model. The
+    ridge of all rows may be too large just because the stream drifts, so the model of all rows so
+    far is also given that of recent rows, and the better one counts. The stream drifts only if
+    recent rows serve better than their mean as well: where the batch model is worse than that,
+    being better than it means little.
     """
     window = WINDOW_CHUNKS * chunk
     starts = range(2 * window, len(few), chunk)
     scored = np.arange(2 * window, len(few))
     recent = np.empty_like(stream.Y[scored])
+    ridges = []
     for start in starts:
         rows = slice(start, min(start + chunk, len(few)))
         part = few.part(slice(start - window, start))
         ridge = choose_gamma(options, part, stream.target_scales).value
+        ridges.append(ridge)
         K = few.K[rows, start - window : start]
         place = slice(rows.start - 2 * window, rows.stop - 2 * window)
         recent[place] = (K @ part.offline(ridge).coefficients).numpy()
-    mean = np.cumsum(stream.Y, axis=0)[scored - 1] / scored[:, None]
     truth = stream.part(scored)
+    recent_loss = losses(recent, truth, options.metric)
+    less_smooth = stream.Y - offline_errors(few, float(np.median(ridges)), chunk).numpy()
+    candidates = [losses(one[scored], truth, options.metric) for one in (batch, less_smooth)]
+    all_loss = min(candidates, key=lambda loss: float(loss.mean()))
+    mean = np.cumsum(stream.Y, axis=0)[scored - 1] / scored[:, None]
+    mean_loss = losses(mean, truth, options.metric)
     batches = Batches.of_groups(scored // chunk)
-    predicted = (recent, batch[scored], mean)
-    recent_loss, all_loss, mean_loss = (losses(one, truth, options.metric) for one in predicted)
-    of_recent = batches.mean(recent_loss)
-    effect = ratio(of_recent, batches.mean(all_loss))
-    against_mean = ratio(of_recent, batches.mean(mean_loss))
-    if not against_mean.high < 0:  # nothing that was learned serves: no sign of drift
+    effect = ratio(batches.mean(recent_loss), batches.mean(all_loss))
+    if not recent_loss.mean() < SERVES * mean_loss.mean():  # no sign of drift
         effect = effect._replace(low=min(effect.low, 0.0), high=max(effect.high, 0.0))
     # from the onset on, recent rows gain more than from any other point on
     gained_from = np.cumsum((all_loss - recent_loss)[::-1])[::-1]

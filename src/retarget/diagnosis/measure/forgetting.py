@@ -25,8 +25,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from retarget.diagnosis.answers import UNKNOWN, Estimate, Forgetting
-from retarget.diagnosis.measure.intervals import Batches, Mean, gap_closed, ratio
+from retarget.diagnosis.answers import Estimate, Forgetting
+from retarget.diagnosis.measure.intervals import Batches, Mean, ratio
 
 # Ages of the forgetting curve, as shares of the rows learned.
 AGES = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
@@ -77,13 +77,8 @@ class Remembered(NamedTuple):
         return Batches.within_strips(self.rows)
 
 
-def measured_forgetting(
-    remembered: Remembered, orders: NDArray[np.float64] | None = None
-) -> Forgetting | None:
-    """Returns how much was forgotten; None if there are too few rows, or losses are not finite.
-
-    `orders` (pairs,) are the mean losses of random orders, NaN where there were none.
-    """
+def measured_forgetting(remembered: Remembered) -> Forgetting | None:
+    """Returns how much was forgotten; None if there are too few rows, or losses are not finite."""
     late = remembered.some(remembered.late)
     if len(np.unique(late.rows)) < FEWEST_ROWS:
         return None
@@ -93,9 +88,6 @@ def measured_forgetting(
     curve = _curve(remembered)
     batches = late.batches
     known = ratio(batches.mean(late.first), batches.mean(late.constant))
-    avoidable = UNKNOWN
-    if orders is not None:
-        avoidable = _avoidable(late, orders[remembered.late])
     return Forgetting(
         value=overall.value,
         low=overall.low,
@@ -103,7 +95,6 @@ def measured_forgetting(
         rows=len(np.unique(late.rows)),
         curve=curve,
         half_life=half_life(curve),
-        avoidable=avoidable,
         known=known,
     )
 
@@ -112,18 +103,6 @@ def _increase(pairs: Remembered) -> Estimate:
     """Returns how far the loss is above that at the rows' own time, relative to it."""
     batches = pairs.batches
     return ratio(batches.mean(pairs.later), batches.mean(pairs.first))
-
-
-def _avoidable(late: Remembered, orders: NDArray[np.float64]) -> Estimate:
-    """Returns the share of what was forgotten that learners in random order still know."""
-    known = np.isfinite(orders)
-    if not known.any():
-        return UNKNOWN
-    some = late.some(known)
-    batches = some.batches
-    losses = (some.first, some.later, orders[known])
-    at_its_time, later, in_random_order = (batches.mean(part) for part in losses)
-    return gap_closed(at_its_time, later, in_random_order)
 
 
 def _curve(pairs: Remembered) -> pl.DataFrame:

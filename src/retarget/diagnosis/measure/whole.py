@@ -125,9 +125,7 @@ def _combined(
         if all(made is not None for made in recent):
             baselines["recent"] = np.concatenate(recent)  # type: ignore[arg-type]
     answer = compare(said, baselines, ruler, parted, options, order)
-    remembered = _remembered(folds, past, parted, options)
-    in_random_order = _order_losses(folds, ruler, remembered)
-    forgetting = measured_forgetting(remembered, in_random_order)
+    forgetting = measured_forgetting(_remembered(folds, past, parted, options))
     return WholeStream(answer, forgetting, order_cost, one_pass_cost)
 
 
@@ -214,18 +212,6 @@ def _remembered(
         ),
         groups=past.groups[rows] if parted.whole_groups and past.groups is not None else None,
     )
-
-
-def _order_losses(
-    folds: list[FoldAnswers], ruler: Ruler, remembered: Remembered
-) -> NDArray[np.float64]:
-    """Returns (pairs,) the mean losses of random orders at the late moments, NaN elsewhere."""
-    made = np.full(len(ruler.rows), math.nan)
-    for cell in _cells(folds, ruler)[0]:
-        made[cell.pairs] = cell.losses.mean(axis=0)
-    everywhere = np.full(len(remembered.rows), math.nan)
-    everywhere[remembered.late] = made
-    return everywhere
 
 
 def _recent_predictions(fold: Fold, past: Stream, options: DiagnosisOptions) -> Predictions | None:

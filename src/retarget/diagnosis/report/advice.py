@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from retarget.diagnosis.answers import TOO_LARGE, Estimate, Question
-from retarget.diagnosis.dialect import option
+from retarget.diagnosis.dialect import command_hint, option
 from retarget.diagnosis.facts import (
     Facts,
     clear_gain,
@@ -34,9 +34,10 @@ from retarget.diagnosis.report.words import (
 )
 from retarget.diagnosis.result import Diagnosis, VerdictKind
 from retarget.diagnosis.tables.lags import lag_name
+from retarget.text import listed
 
 AdviceKind = Literal[
-    "useless", "last value", "features", "better model", "window", "change", "correct",
+    "adding up", "useless", "last value", "features", "better model", "window", "change", "correct",
     "do not correct", "batch", "leave", "nothing", "rate", "rows", "kernel features",
 ]  # fmt: skip
 CORRECTABLE: tuple[VerdictKind, ...] = (
@@ -47,6 +48,7 @@ CORRECTABLE: tuple[VerdictKind, ...] = (
     "follows the drift",
 )
 MORE_LAGS = 3
+LONGEST_OPTION = 200  # characters; a longer list of columns is not spelled out
 OLD_ROWS = "if rows like the old ones come again, "
 NEXT_ROWS = "if only the next rows matter to you, "
 
@@ -81,8 +83,9 @@ def allowed(kind: VerdictKind, known: Facts) -> set[AdviceKind]:
     if kind == "undefined":
         return set()
     if kind == "nothing learned":
-        return {"useless", "last value", "features", "better model", "rows"}
-    room: set[AdviceKind] = {"useless", "last value", "window", "change", "rate", "rows"}
+        return {"adding up", "useless", "last value", "features", "better model", "rows"}
+    room: set[AdviceKind] = {"adding up", "useless", "last value", "window", "change", "rate"}
+    room.add("rows")
     room |= {"kernel features", "nothing" if kind == "as good" else "leave"}
     if known.bad_batch and kind != "follows the drift":
         room.add("better model")
@@ -117,6 +120,8 @@ class _Adviser:
         self._counted = {one.question for one in diagnosis.answers if enough(one)}
 
     def pieces(self) -> Iterator[Advice]:
+        """Yields them in the order in which they are told."""
+        yield from self._adding_up()
         yield from self._useless()
         yield from self._last_value()
         yield from self._features()
@@ -135,6 +140,17 @@ class _Adviser:
         known = {asked: effect for asked, effect in effects.items() if not math.isnan(effect.value)}
         changes = [f"{change_words(effect)} {on(asked)}" for asked, effect in known.items()]
         return f"{self._error} {', '.join(changes)}" if changes else ""
+
+    def _adding_up(self) -> Iterator[Advice]:
+        columns = [one.subject for one in self._of("adding up")]
+        if columns:
+            dropped = command_hint(("drop", columns))
+            text = (
+                f"Check {listed(columns)}: together they give the target exactly (a linear "
+                "function). If you learn them only together with the target, leave them "
+                f"out{dropped if len(dropped) < LONGEST_OPTION else command_hint('drop')}."
+            )
+            yield Advice("adding up", text)
 
     def _useless(self) -> Iterator[Advice]:
         """Says where the user's model as it came is worse than the simplest predictor."""

@@ -168,11 +168,10 @@ class Headline:
         forgetting = self.shown.forgetting
         if forgetting is None or facts(self.shown).forgot != "yes":
             return
-        yield f"It has let go of the past: {self._increase()}."
-        avoidable = forgetting.avoidable
-        if not math.isnan(avoidable.value):
-            kept = percent(max(0.0, avoidable.value))
-            yield f"In random order it would have kept only {kept} of that."
+        yield (
+            f"It has let go of the past: {self._increase()}; but there even {self.batch} is not "
+            f"clearly better than predicting {self.constant}."
+        )
 
     def _forgotten(self, known: Facts) -> Iterator[str]:
         """Says how much was forgotten, how fast, and what it does on the next rows."""
@@ -188,6 +187,8 @@ class Headline:
         yield f"{opening}: {self._increase()}{fast}."
         if both and (shares := self._shares()):
             yield shares
+        if known.follows:
+            yield "The stream drifts: recent rows predict the next ones better than all rows do."
         if (coming := self.shown.asked.get("next")) is not None and coming.enough:
             yield f"{_start(self._compared('next'))}."
 

@@ -36,6 +36,8 @@ IDENTIFIER = re.compile(
 )
 CERTAIN = 1 - 1e-9  # correlation of an exact affine function, up to rounding
 FEWEST_ROWS = 10  # with fewer, a perfect match may be chance
+FITTED_ROWS = 5000  # on which a linear fit is tried
+NEGLIGIBLE = 1e-4  # share of a column in an exact linear fit that is only rounding
 ROUNDING = 1e-14  # a spread below this, relative to the largest value, is rounding
 MOST_GUESSED_CLASSES = 20  # different whole numbers that are taken as classes
 ROWS_A_GUESSED_CLASS = 10
@@ -420,6 +422,9 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     stream = preparation.apply(rows)
     if not roles.allow_leak and train_rows >= FEWEST_ROWS:
         _require_no_leak(rows.table[:train_rows], preparation, stream.part(slice(0, train_rows)))
+    if targets.kind == "regression":
+        seen = stream.part(slice(0, train_rows))
+        stream = replace(stream, adding_up=_adding_up(preparation, seen))
     repeated = len(stream) - pl.from_numpy(stream.X).hash_rows().n_unique()
     if repeated:
         note = (
@@ -461,6 +466,31 @@ def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stre
             f"leave it out{advice if len(advice) < 200 else command_hint('drop')}, or accept that "
             f"with {option('allow_leak', True)}"
         )
+
+
+def _adding_up(preparation: Preparation, stream: Stream) -> tuple[str, ...]:
+    """Returns the columns of which a target is an exact linear function, such as parts of a sum.
+
+    One such column alone is refused. Several may be a real law, or a sum that is known only
+    together with its parts: the reader has to tell.
+    """
+    columns = [feature.name for feature in preparation.features for _ in feature.feature_names]
+    lags = set(preparation.roles.lag_names)
+    kept = np.array([name not in lags for name in columns])
+    rows = np.unique(np.linspace(0, len(stream) - 1, FITTED_ROWS).astype(int))
+    if not kept.any() or len(rows) < 2 * kept.sum() + FEWEST_ROWS:
+        return ()
+    X = stream.X[rows][:, kept]
+    X = X - X.mean(axis=0)
+    names = np.array(columns, dtype=object)[kept]
+    for Y in (stream.Y[rows] - stream.Y[rows].mean(axis=0)).T:
+        weights = np.linalg.lstsq(X, Y, rcond=None)[0]
+        total = float(Y @ Y)
+        if total == 0 or np.square(Y - X @ weights).sum() > (1 - CERTAIN) * total:
+            continue
+        shares = np.abs(weights) * np.linalg.norm(X, axis=0) / np.sqrt(total)
+        return tuple(dict.fromkeys(names[shares > NEGLIGIBLE]))
+    return ()
 
 
 def _correlations(feature: np.ndarray, Y: np.ndarray) -> np.ndarray:
