@@ -114,7 +114,8 @@ def _drift(
     effect = ratio(batches.mean(recent_loss), batches.mean(all_loss))
     if not recent_loss.mean() < SERVES * mean_loss.mean():  # no sign of drift
         effect = effect._replace(low=min(effect.low, 0.0), high=max(effect.high, 0.0))
-    # from the onset on, recent rows gain more than from any other point on
-    gained_from = np.cumsum((all_loss - recent_loss)[::-1])[::-1]
+    # from the onset on, recent rows gain more than from any other point on, whichever ridge
+    gained = np.minimum(*candidates) - recent_loss
+    gained_from = np.cumsum(gained[::-1])[::-1]
     onset = int(scored[gained_from.argmax()])
     return Drift(window, len(starts), len(scored), effect, onset)
