@@ -255,6 +255,20 @@ def test_a_share_of_no_gap_is_unknown():
         assert math.isnan(unknown.value)
 
 
+def test_a_gap_is_closed_wherever_the_learner_is_behind():
+    """Both are judged by the same interval, so that no text says one without the other."""
+    behind = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        offline, online = rng.exponential(size=(2, 60)) + np.array([[0.0], [0.35]])
+        means = Batches.consecutive(np.arange(60)).mean
+        closed = gap_closed(means(offline), means(online), means(offline / 2))
+        clear = ratio(means(online), means(offline)).low > 0
+        assert math.isfinite(closed.value) == clear
+        behind += clear
+    assert 40 < behind < 160
+
+
 def autoregressive(rng, runs, rows, correlation):
     """Stationary AR(1) series with variance 1, one in a row."""
     noise = rng.normal(size=(runs, rows))

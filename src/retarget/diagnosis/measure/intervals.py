@@ -200,7 +200,7 @@ def gap_closed(batch: Mean, online: Mean, other: Mean) -> Estimate:
     """
     gap = difference(online, batch)
     closed = difference(online, other)
-    if not closed.known or not estimate(gap).low > 1e-9 * online.value:
+    if not closed.known or not ratio(online, batch).low > 1e-9:
         return UNKNOWN
     share = closed.value / gap.value
     linear = (closed.without - share * gap.without) / gap.value
