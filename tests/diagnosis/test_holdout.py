@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.diagnosis.measure.holdout import (
+    complete_folds,
     fold_count,
     held_out,
     held_out_rows,
@@ -70,9 +71,10 @@ def test_rows_of_the_whole_stream_come_from_all_over_it():
 
 
 def test_there_are_fewer_folds_the_longer_the_stream():
-    counts = [fold_count(rows) for rows in (100, 1000, 3000, 5000, 10_000, 10**6)]
-    assert counts == [10, 10, 10, 2, 1, 1]
-    assert len(held_out(10_000, "whole", options_for(), None).folds) == 1
+    lengths = (100, 1000, 3000, 5000, 10_000, 10**6)
+    assert [fold_count(rows) for rows in lengths] == [10, 10, 10, 10, 3, 1]
+    assert [complete_folds(rows) for rows in lengths] == [10, 10, 8, 1, 1, 1]
+    assert len(held_out(10_000, "whole", options_for(), None).folds) == 3
     # every row of a short stream is asked about, for as long as two rows are left to learn
     for rows in (4, 5, 9, 60):
         held = held_out(rows, "whole", options_for(), None)
