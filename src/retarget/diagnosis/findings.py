@@ -48,8 +48,8 @@ FindingKind = Literal[
     "bad batch model", "alternative", "baseline wins", "nothing learned", "standing",
     "forgetting", "order cost", "one-pass cost", "drift", "hidden", "shift", "interference",
     "rounding", "large targets", "smoother", "ridge", "features", "poor features", "trial",
-    "correction", "gap closed", "batch", "near limit", "model log", "model diverged", "model movement", "model agreement",
-    "model trial", "model closed", "model large targets",
+    "correction", "gap closed", "batch", "near limit", "model log", "model diverged",
+    "model movement", "model agreement", "model trial", "model closed", "model large targets",
 ]  # fmt: skip
 
 
