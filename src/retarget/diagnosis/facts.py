@@ -71,8 +71,8 @@ def has_forgotten(forgetting: Forgetting | None) -> Known | None:
 
 def can_be_known(forgetting: Forgetting | None, whole: "Comparison | None") -> bool:
     """Whether old and new rows can be known together: a batch model clearly beats a constant."""
-    of_stream = forgetting is not None and forgetting.knowable.high < 0
-    of_rows = whole is not None and whole.batch_constant.high < 0
+    of_stream = forgetting is not None and clear_gain(forgetting.knowable)
+    of_rows = whole is not None and clear_gain(whole.batch_constant)
     return of_stream or of_rows
 
 
