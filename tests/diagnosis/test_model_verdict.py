@@ -9,7 +9,7 @@ import pytest
 import retarget as rt
 from retarget.diagnosis.answers import UNKNOWN, Estimate
 from retarget.diagnosis.report.export import as_json, corrected_table
-from retarget.diagnosis.report.model_verdict import ModelVerdict
+from retarget.diagnosis.report.verdict import verdict
 from support import made_diagnosis as made
 from support.command_line import run
 
@@ -38,16 +38,12 @@ def judged(*, loss=None, **changes):
     return replace(found, model=replace(found.model, scores=tuple(scores)))
 
 
-def said(found):
-    return ModelVerdict(found, found.model).verdict()
-
-
 def test_each_change_is_judged_against_the_model_as_it_came():
-    helped = said(judged(corrected=(BETTER, BETTER)))
+    helped = verdict(judged(corrected=(BETTER, BETTER)))
     assert [text.split(":")[0] for text in helped.recommendations] == [
         "Train SGDRegressor on iteratively corrected targets"
     ]
-    mixed = said(judged(corrected=(BETTER, WORSE)))
+    mixed = verdict(judged(corrected=(BETTER, WORSE)))
     assert mixed.recommendations[0].startswith("If rows like the old ones come again, train SGDR")
 
 
@@ -58,7 +54,7 @@ def test_a_model_that_is_worse_than_the_mean_is_not_left_as_it_is():
         replace(one, loss=poor) if (one.way, one.question) == ("as it came", "next") else one
         for one in found.model.scores
     )
-    advice = said(replace(found, model=replace(found.model, scores=scores))).recommendations
+    advice = verdict(replace(found, model=replace(found.model, scores=scores))).recommendations
     assert advice[0].startswith("Do not rely on SGDRegressor on the next rows: it is worse than pr")
     assert (
         advice[-1]
@@ -68,7 +64,7 @@ def test_a_model_that_is_worse_than_the_mean_is_not_left_as_it_is():
 
 def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
     """The online model of the other findings has a kernel of its own, not the model's."""
-    found = said(judged()).findings
+    found = verdict(judged()).findings
     (border,) = (k for k, text in enumerate(found) if text.startswith("All that follows"))
     assert "not about SGDRegressor" in found[border]
     assert any("SGDRegressor on" in text for text in found[:border])
@@ -77,14 +73,14 @@ def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
 
 
 def test_what_is_not_clear_is_called_so():
-    unclear = said(judged(corrected=(UNCLEAR, UNCLEAR)))
+    unclear = verdict(judged(corrected=(UNCLEAR, UNCLEAR)))
     assert unclear.headline.startswith("Nothing that was tried is clearly better than training SGD")
     assert unclear.recommendations[0].startswith("It is not clear whether to train SGDReg")
     assert unclear.recommendations[1].startswith("Nothing that was tried is clearly better")
     for effects in ((WORSE, WORSE), (UNCLEAR, WORSE)):
-        advice = said(judged(corrected=effects)).recommendations[0]
+        advice = verdict(judged(corrected=effects)).recommendations[0]
         assert advice.startswith("Do not train SGDRegressor on corrected targets")
-    none = said(judged(corrected=(UNKNOWN, UNKNOWN)))
+    none = verdict(judged(corrected=(UNKNOWN, UNKNOWN)))
     assert none.recommendations == (
         "Nothing that was tried is clearly better: leave SGDRegressor as it is.",
     )
@@ -92,7 +88,7 @@ def test_what_is_not_clear_is_called_so():
 
 def test_orders_and_batch_fits_are_rows_of_the_same_table():
     much = Estimate(-0.6, -0.7, -0.5)
-    found = said(judged(random_order=(BETTER, UNCLEAR), batch=(much, BETTER)))
+    found = verdict(judged(random_order=(BETTER, UNCLEAR), batch=(much, BETTER)))
     starts = [text.split(",")[0] for text in found.recommendations]
     assert starts[:2] == [  # the most useful first
         "Train SGDRegressor as a batch model",
@@ -103,8 +99,8 @@ def test_orders_and_batch_fits_are_rows_of_the_same_table():
 def test_targets_that_are_too_large_and_models_that_diverge():
     found = judged(corrected=(BETTER, BETTER))
     large = replace(found, model=replace(found.model, corrected_size=1e4))
-    assert any("they reach 10,000 standard deviations" in t for t in said(large).recommendations)
-    lost = said(judged(loss=Estimate(1e9, 1e9, 1e9)))
+    assert any("they reach 10,000 standard deviations" in t for t in verdict(large).recommendations)
+    lost = verdict(judged(loss=Estimate(1e9, 1e9, 1e9)))
     assert lost.headline == "SGDRegressor diverges on this stream: its predictions are useless."
 
 
