@@ -25,6 +25,7 @@ from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, VerdictKind
 TENTH = 0.1  # level: within so much of the batch model's loss
 POINTS = 0.02  # of accuracy
 WORTHWHILE = 0.05  # smaller relative improvements are not mentioned
+LEARNED = 0.01  # to be better than a constant by less is not called learning
 FORGOTTEN = 0.05  # a smaller increase of the loss is not called forgetting
 NOT_FORGOTTEN = 0.1  # nothing was forgotten if the interval lies below this
 
@@ -72,10 +73,10 @@ def has_forgotten(forgetting: Forgetting | None) -> Known | None:
 def can_be_known(forgetting: Forgetting | None, whole: "Comparison | None") -> bool:
     """Whether old and new rows can be known together.
 
-    Then a batch model of both is clearly better than a constant, by more than a tenth.
+    Then a batch model of both is clearly better than a constant, and not only by a little.
     """
-    of_stream = forgetting is not None and clear_gain(forgetting.knowable, TENTH)
-    of_rows = whole is not None and clear_gain(whole.batch_constant, TENTH)
+    of_stream = forgetting is not None and clear_gain(forgetting.knowable)
+    of_rows = whole is not None and clear_gain(whole.batch_constant)
     return of_stream or of_rows
 
 
@@ -105,7 +106,7 @@ class Comparison:
     @property
     def beats_constant(self) -> bool:
         """Whether one of the two models is clearly better than the simplest predictor."""
-        return self.constant.high < 0 or self.batch_constant.high < 0
+        return clear_gain(self.constant, LEARNED) or clear_gain(self.batch_constant, LEARNED)
 
     @property
     def standing(self) -> Standing:
@@ -164,7 +165,7 @@ class Facts:
         follows: Whether the stream drifts, and it is ahead of the batch model and of the simplest
             predictor on the next rows.
         together: Whether old and new rows can be known together: a batch model of all rows is
-            clearly better than the simplest predictor on rows from the whole stream, by a tenth.
+            clearly better than the simplest predictor on rows from the whole stream.
         bad_batch: Whether the batch model is clearly worse than the simplest predictor somewhere.
     """
 
@@ -191,7 +192,7 @@ def facts(evidence: Evidence) -> Facts:
     forgetting = evidence.forgetting
     whole = asked.get("whole")
     judged_by = [one for one in asked.values() if one.enough]
-    knew = forgetting is not None and forgetting.known.high < 0
+    knew = forgetting is not None and clear_gain(forgetting.known, LEARNED)
     return Facts(
         learned=not judged_by or knew or any(one.beats_constant for one in judged_by),
         forgot=has_forgotten(forgetting),
