@@ -50,9 +50,9 @@ def judged(gap: Estimate, tolerance: float = TENTH) -> Standing:
     return "ahead" if gap.high < 0 else "not clear"
 
 
-def clear_gain(effect: Estimate) -> bool:
+def clear_gain(effect: Estimate, least: float = WORTHWHILE) -> bool:
     """Whether a relative change of the loss is an improvement that is not due to chance."""
-    return effect.value <= -WORTHWHILE and effect.high < 0
+    return effect.value <= -least and effect.high < 0
 
 
 def clear_cost(cost: Estimate | None) -> bool:
@@ -70,9 +70,12 @@ def has_forgotten(forgetting: Forgetting | None) -> Known | None:
 
 
 def can_be_known(forgetting: Forgetting | None, whole: "Comparison | None") -> bool:
-    """Whether old and new rows can be known together: a batch model clearly beats a constant."""
-    of_stream = forgetting is not None and clear_gain(forgetting.knowable)
-    of_rows = whole is not None and clear_gain(whole.batch_constant)
+    """Whether old and new rows can be known together.
+
+    Then a batch model of both is clearly better than a constant, by more than a tenth.
+    """
+    of_stream = forgetting is not None and clear_gain(forgetting.knowable, TENTH)
+    of_rows = whole is not None and clear_gain(whole.batch_constant, TENTH)
     return of_stream or of_rows
 
 
@@ -161,7 +164,7 @@ class Facts:
         follows: Whether the stream drifts, and it is ahead of the batch model and of the simplest
             predictor on the next rows.
         together: Whether old and new rows can be known together: a batch model of all rows is
-            clearly better than the simplest predictor on rows from the whole stream.
+            clearly better than the simplest predictor on rows from the whole stream, by a tenth.
         bad_batch: Whether the batch model is clearly worse than the simplest predictor somewhere.
     """
 
