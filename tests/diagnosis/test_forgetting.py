@@ -305,7 +305,7 @@ def test_what_chance_in_the_orders_adds():
     assert found.value == pytest.approx(rows.mean())
     chance = (5 / 12) ** 2 * cells[0].losses.mean(axis=1).var(ddof=1) / 4
     chance += (6 / 12) ** 2 * cells[1].losses.mean(axis=1).var(ddof=1) / 2
-    assert found.over_runs == pytest.approx(chance)
+    assert found.over_runs == pytest.approx(np.sqrt(chance))
     assert found.runs == 1 + 3 + 1  # one more than the degrees of freedom
 
 
