@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import retarget as rt
+from retarget.diagnosis.facts import enough
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.compare import compare, losses, rulers
 from retarget.diagnosis.measure.holdout import Split, split
@@ -68,6 +69,22 @@ def test_the_most_frequent_of_balanced_classes_is_right_as_often_as_it_comes():
     lost = {"online": np.zeros_like(ruler.truth.Y)}
     found = compare(lost, made, ruler, parted, options_for())
     assert found.baselines[0].accuracy.value == pytest.approx(6 / 42)
+
+
+def test_a_learner_is_useless_only_in_comparison_with_the_spread_of_the_targets():
+    """Where a rare class does not come, its share is nearly without an error."""
+    labels = np.append(np.zeros(198, dtype=int), [1, 1])
+    stream = as_stream(np.ones((200, 1)), np.eye(2)[labels], "classification")
+    parted = Split(stream, {"test": stream.part(slice(0, 40))})
+    (ruler,) = rulers(parted, options_for())
+    share, half = np.tile(stream.Y.mean(axis=0), (40, 1)), np.full((40, 2), 0.5)
+    said = {"online": half, "offline": share, "iterative": 0.4 * half + 0.6 * share}
+    found = compare(said, {"constant": share}, ruler, parted, options_for())
+    assert found.baselines[0].online.value > 1000
+    assert found.effect["iterative"].value == pytest.approx(0.16 - 1, abs=0.01)
+    lost = {**said, "online": 50 * half}
+    found = compare(lost, {"constant": share}, ruler, parted, options_for())
+    assert np.isnan(found.effect["iterative"].value)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -140,6 +157,10 @@ def test_a_stream_sorted_by_class():
     asked = rt.diagnose(stream.X, late, evaluation="next", test_share=0.05)
     assert asked.answer("next").unseen == ("g",)
     assert any("never learned" in text for text in asked.verdict.findings)
+    many = rt.diagnose(stream.X, late, evaluation="next", test_share=0.2)
+    assert many.answer("next").rows >= 30
+    assert not enough(many.answer("next"))  # it says nothing of a class that it cannot know
+    assert many.verdict.kind == "not clear"
     found = rt.diagnose(stream.X, labels, evaluation="progressive")
     dual = found.lr.value * found.prequential  # of plain SGD
     said = found.stream.Y - (found.effective - found.gamma.value * dual)

@@ -18,7 +18,7 @@ from retarget.diagnosis.measure.forgetting import (
     measured_forgetting,
 )
 from retarget.diagnosis.measure.holdout import split
-from retarget.diagnosis.measure.intervals import Batches
+from retarget.diagnosis.measure.intervals import Batches, ratio
 from retarget.diagnosis.measure.passes import Job, learn_online
 from retarget.diagnosis.measure.recall import Fold, Pairs, curve_moments, late_moments
 from retarget.diagnosis.pipeline import diagnose_split
@@ -75,6 +75,11 @@ def kernel_of(options):
     return lambda A, B: kernel(torch.from_numpy(A), torch.from_numpy(B)).numpy()
 
 
+def places_of(pairs, cell):
+    """The places of the pairs of a fold and a moment."""
+    return np.flatnonzero([(one.fold, one.moment) == cell for one in pairs])
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_forgetting_and_its_causes_against_a_plain_loop(case):
     name, asked = CASES[case]
@@ -129,7 +134,7 @@ def test_forgetting_and_its_causes_against_a_plain_loop(case):
     expected = oracle.doubled(points)
     assert found.forgetting.half_life == (expected and pytest.approx(expected, rel=1e-8))
     mean = {name: np.mean([one.losses[name] for one in late]) for name in late[0].losses}
-    in_random_order = np.mean([one.orders for one in late])
+    in_random_order = np.mean([np.mean(one.orders) for one in late])
     constant = parted.stream.Y.mean(axis=0)
     simplest = np.mean([loss(past.Y[one.row], constant, scales) for one in late])
     first = np.mean([one.first for one in late])
@@ -141,6 +146,33 @@ def test_forgetting_and_its_causes_against_a_plain_loop(case):
     ):
         assert value.value == pytest.approx(numerator / denominator - 1, rel=1e-8)
         assert value.low <= value.value <= value.high
+
+    rows = np.array([one.row for one in late])
+    consecutive, strips = Batches.consecutive(rows), Batches.within_strips(rows)
+    if parted.whole_groups:
+        consecutive = strips = Batches.of_groups(past.groups[rows])
+
+    def losses(name):
+        return np.array([one.losses[name] for one in late])
+
+    cells = [
+        OrderLosses(np.array([late[place].orders for place in places]).T, places)
+        for cell in sorted({(one.fold, one.moment) for one in late})
+        for places in [places_of(late, cell)]
+    ]
+    forgotten = [np.array([getattr(one, when) for one in late]) for when in ("later", "first")]
+    for cost, expected in (
+        (found.forgetting.increase, ratio(*map(strips.mean, forgotten))),
+        (
+            found.order_cost,
+            ratio(strips.mean(losses("online")), mean_over_orders(cells, strips)),
+        ),
+        (
+            found.one_pass_cost,
+            ratio(mean_over_orders(cells, consecutive), consecutive.mean(losses("offline"))),
+        ),
+    ):
+        assert cost == pytest.approx(expected, rel=1e-7)
 
     answer = found.answer("whole")
     assert answer.rows == len({one.row for one in late})

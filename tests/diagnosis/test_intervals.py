@@ -215,8 +215,15 @@ def test_chance_in_the_runs_is_part_of_the_interval_of_their_mean():
         assert one.value == pytest.approx(value)
         reach = half_width([(by_runs / average, 2)])  # the rows cancel
         assert math.log1p(one.high) - math.log1p(one.value) == pytest.approx(reach)
-    gap = difference(runs, base)
-    assert (gap.runs, gap.over_runs) == (3, pytest.approx(by_runs))
+    twice = mean_over_runs([means(factor * rows) for factor in (1.0, 5.0)])
+    other = 2 * rows.mean()  # the standard error of two runs that differ by 4 means
+    for gap, runs_counted, error in (
+        (difference(runs, base), 3, by_runs),
+        (difference(base, runs), 3, by_runs),
+        (difference(runs, twice), 3, math.hypot(by_runs, other)),
+        (difference(twice, runs), 3, math.hypot(by_runs, other)),
+    ):
+        assert (gap.runs, gap.over_runs) == (runs_counted, pytest.approx(error))
     lost = mean_over_runs([means(rows), means(math.nan * rows)])
     assert estimate(lost) == UNKNOWN
 
@@ -240,6 +247,13 @@ def test_the_gap_closed_is_of_pairs():
     assert (found.low, found.high) == pytest.approx(expected[1:], rel=0.01)  # it is linearized
     perfect = gap_closed(means(offline), means(online), means(offline))
     assert perfect == pytest.approx((1, 1, 1))
+    # several runs of the batch model change the gap, and so the share of it
+    batch = mean_over_runs([means(factor * offline) for factor in (0.9, 1.0, 1.1)])
+    several = gap_closed(batch, means(online), means(other))
+    by_rows = (found.high - found.value) / student.ppf(0.975, 9), 9
+    by_runs = found.value * 0.1 * offline.mean() / math.sqrt(3) / (online - offline).mean(), 2
+    assert several.value == pytest.approx(found.value)
+    assert several.high - several.value == pytest.approx(half_width([by_rows, by_runs]))
 
 
 def test_a_share_of_no_gap_is_unknown():

@@ -12,6 +12,7 @@ from retarget.diagnosis.report.export import as_json, corrected_table
 from retarget.diagnosis.report.verdict import verdict
 from support import made_diagnosis as made
 from support.command_line import run
+from support.user_models import OneByOne
 
 BETTER, WORSE = Estimate(-0.2, -0.28, -0.14), Estimate(0.3, 0.1, 0.5)
 UNCLEAR = Estimate(0.1, -0.2, 0.3)
@@ -132,6 +133,14 @@ def test_targets_that_are_too_large_and_models_that_diverge():
     lost = verdict(judged(loss=Estimate(1e9, 1e9, 1e9)))
     assert lost.kind == "diverged"
     assert lost.headline == "SGDRegressor diverges on this stream: its predictions are useless."
+
+
+def test_whether_a_model_diverges_does_not_depend_on_the_units_of_the_target():
+    X, y = sorted_rows(120)
+    for units in (1e-4, 1e4):
+        found = rt.diagnose(X, units * y, model=OneByOne(0.02))
+        assert found.verdict.kind != "diverged"
+        assert rt.diagnose(X, units * y, model=OneByOne(5.0)).verdict.kind == "diverged"
 
 
 def test_the_file_of_targets_holds_those_of_the_model_or_none():

@@ -61,7 +61,8 @@ class Pair:
     first: float
     later: float
     losses: dict = field(default_factory=dict)
-    orders: float | None = None
+    moment: int = 0
+    orders: list | None = None
 
 
 def pairs_of_fold(
@@ -115,8 +116,8 @@ def pairs_of_fold(
                 pair.losses = {name: asked(name, moment) for name in runs}
                 pair.losses["offline"] = loss(truth, query[:moment] @ batch[moment])
                 pair.losses["mean"] = loss(truth, Yl[:moment].mean(axis=0))
-                made = [loss(truth, query[order] @ end) for order, end in orders[moment]]
-                pair.orders = np.mean(made)
+                pair.moment = moment
+                pair.orders = [loss(truth, query[order] @ end) for order, end in orders[moment]]
             pairs.append(pair)
     return pairs, n
 
