@@ -9,6 +9,7 @@ from retarget.diagnosis.facts import enough
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.compare import compare, losses, rulers
 from retarget.diagnosis.measure.holdout import Split, split
+from retarget.diagnosis.pipeline import diagnose_split
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting
 from support.problems import make_stream
@@ -112,6 +113,34 @@ def test_batch_models_of_recent_rows(number, aim):
     starts = np.unique(np.linspace(2, 120, 40, endpoint=False, dtype=int))
     start, stop = starts[30], starts[31]
     np.testing.assert_allclose(made[start:stop], literal(start, stop), atol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "chunk"), [(300, 30), (590, 30), (700, 35)])
+@pytest.mark.parametrize("metric", ["squared", "absolute"])
+def test_drift_compares_models_that_are_fitted_at_the_same_points(rows, chunk, metric):
+    rng = np.random.default_rng(rows)
+    stream = as_stream(rng.normal(size=(rows, 3)), np.zeros((rows, 2)), scales=[2.0, 0.3])
+    turned = np.linspace(0, 4, rows)[:, None]  # what the features mean turns around
+    stream.Y[:] = np.cos(turned) * stream.X[:, :2] + np.sin(turned) * stream.X[:, 1:]
+    options = options_for(gamma=0.7, kernel="linear", metric=metric, lr=0.05)
+    found = diagnose_split(Split(stream, {"test": stream.part(slice(0, 40))}), options).drift
+
+    def loss(first, start):
+        """The losses on a chunk of the model of the rows between two places."""
+        A, B = stream.X[first:start], stream.Y[first:start]
+        W = weighted_ridge(A, B, np.ones(len(A)), 0.7)
+        chunk_rows = slice(start, start + chunk)
+        gaps = (stream.Y[chunk_rows] - stream.X[chunk_rows] @ W) * stream.target_scales
+        return (np.abs(gaps) if metric == "absolute" else gaps**2).mean(axis=1)
+
+    starts = range(4 * chunk, rows, chunk)
+    recent = np.concatenate([loss(start - 2 * chunk, start) for start in starts][:])
+    of_all = np.concatenate([loss(0, start) for start in starts])
+    assert (found.window, found.refits) == (2 * chunk, len(starts))
+    assert found.effect.value == pytest.approx(recent.mean() / of_all.mean() - 1, rel=1e-8)
+    gained = np.array([(of_all - recent)[place:].sum() for place in range(len(recent))])
+    assert found.onset == 4 * chunk + gained.argmax() + 1
+    assert found.effect.low < found.effect.value < found.effect.high < 0
 
 
 def test_under_drift_the_fair_batch_model_is_one_of_recent_rows():

@@ -45,6 +45,39 @@ def test_offline_density_blocks_and_leave_one_out_are_the_formulas(problem, gamm
             assert_same(errors, left_out, 1e-8)
 
 
+@settings(max_examples=30)
+@given(problem=problems(), gamma=gammas, panel=panel_sizes, seed=st.integers(0, 99))
+def test_offline_learners_of_the_rows_before_several_moments(problem, gamma, panel, seed):
+    """All of them from one factor; the same kernel serves other rows, and some of its own."""
+    stream, _ = problem
+    n, rng = len(stream), np.random.default_rng(seed)
+    counts = [*rng.integers(1, n + 1, size=3), n, 1, n]  # in any order, and twice
+    expected = [
+        stream.K_query[:, :count]
+        @ solve(gamma * np.eye(count) + stream.K[:count, :count], stream.Y[:count])
+        for count in counts
+    ]
+    rows = np.sort(rng.permutation(n)[: rng.integers(1, n + 1)])
+    with panels_of(panel):
+        for kernel in both_kernels(stream):
+            queries = torch.from_numpy(stream.queries)
+            Q = kernel.query(queries)
+            for made, right in zip(
+                kernel.offline_predictions(Q, gamma, counts), expected, strict=True
+            ):
+                assert_same(made, right, 1e-8)
+            # what a factor was kept for is not changed by that
+            assert_same(
+                kernel.offline(gamma).dual, rt.offline_coefficients(stream.K, stream.Y, gamma), 1e-8
+            )
+            part = kernel.part(torch.from_numpy(rows))
+            other = kernel.of(part.X, part.Y)
+            A = rt.offline_coefficients(stream.K[rows][:, rows], stream.Y[rows], gamma)
+            for some in (part, other):
+                (made,) = some.offline_predictions(some.query(queries), gamma, [len(rows)])
+                assert_same(made, stream.K_query[:, rows] @ A, 1e-8)
+
+
 def test_leave_one_out_of_a_long_stream_is_of_some_of_its_rows(monkeypatch):
     monkeypatch.setattr(stream_kernel, "DENSE_LEAVE_ONE_OUT_ROWS", 7)
     monkeypatch.setattr(stream_kernel, "FEATURE_LEAVE_ONE_OUT_ROWS", 5)

@@ -53,7 +53,10 @@ def errors_along(
         longer = max(chunk, FEWEST_IN_CHUNK)
         refits = math.ceil(len(few) / longer) - 2 * WINDOW_CHUNKS
         if refits >= FEWEST_REFITS and options.hold_out == "rows":
-            drift = _drift(few, some, batch, longer, options)
+            of_all = batch  # fitted at the same points as the models of recent rows
+            if longer > chunk:
+                of_all = some.Y - offline_errors(few, thinned, longer).numpy()
+            drift = _drift(few, some, of_all, longer, options)
             onset = int(rows[drift.onset]) + 1
             drift = replace(drift, window=drift.window * len(stream) // len(few), onset=onset)
     except NotPositiveDefiniteError:
