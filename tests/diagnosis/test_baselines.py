@@ -134,7 +134,7 @@ def test_drift_compares_models_that_are_fitted_at_the_same_points(rows, chunk, m
         return (np.abs(gaps) if metric == "absolute" else gaps**2).mean(axis=1)
 
     starts = range(4 * chunk, rows, chunk)
-    recent = np.concatenate([loss(start - 2 * chunk, start) for start in starts][:])
+    recent = np.concatenate([loss(start - 2 * chunk, start) for start in starts])
     of_all = np.concatenate([loss(0, start) for start in starts])
     assert (found.window, found.refits) == (2 * chunk, len(starts))
     assert found.effect.value == pytest.approx(recent.mean() / of_all.mean() - 1, rel=1e-8)
