@@ -160,7 +160,9 @@ def diagnose(
     else:
         show(diagnosis, compared, verbose, printed)
         if kept is not None:
-            say(f"The earlier results are kept in {kept}.")
+            here = Path.cwd()
+            place = kept.relative_to(here) if kept.is_relative_to(here) else kept
+            say(f"The earlier results are kept in {place}.")
         if verbose:
             say("\n".join(["Written:", *(f"  {path}" for path in files)]))
         else:

@@ -257,8 +257,9 @@ def squared_table(diagnosis: Diagnosis) -> ReportTable | None:
         diagnosis.metric == "auto" and diagnosis.stream.kind == "regression"
     ):
         return None
-    lines, asked = learner_lines(diagnosis), _asked(diagnosis)
-    return _scores("Mean squared error", "Learner", lines, asked, SQUARED)
+    asked, lines = score_lines(diagnosis)
+    first = "Learner" if diagnosis.model is None else "Way of training"
+    return _scores("Mean squared error", first, lines, asked, SQUARED)
 
 
 def _scores(

@@ -58,7 +58,7 @@ def confusion_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         hoverongaps=False,
         hovertext=[
             [
-                f"{percent(float(share))} of class {truth}<br>taken for {taken}"
+                f"{percent(float(share))} of {truth}<br>taken for {taken}"
                 for taken, share in zip(full, row, strict=True)
             ]
             for truth, row in zip(full, shares, strict=True)
