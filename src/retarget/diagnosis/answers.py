@@ -48,6 +48,9 @@ class Forgetting:
         half_life: The age at which the loss has doubled; None if it never does.
         known: How far the loss at the rows' own time was above that of the simplest predictor,
             relative to it: below 0, there was something to forget.
+        knowable: How far the loss of a batch model of all rows so far, at the late moments, is
+            above that of the simplest predictor, relative to it: below 0, old and new rows can be
+            known together. Unknown if there is no batch model.
     """
 
     value: float
@@ -57,6 +60,7 @@ class Forgetting:
     curve: pl.DataFrame
     half_life: float | None
     known: Estimate
+    knowable: Estimate = UNKNOWN
 
     @property
     def increase(self) -> Estimate:

@@ -7,7 +7,7 @@ next ones; what do the order and the single pass cost; does the stream drift.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from retarget.diagnosis.answers import (
@@ -67,6 +67,13 @@ def has_forgotten(forgetting: Forgetting | None) -> Known | None:
     if forgetting.low > 0 and forgetting.value > FORGOTTEN:
         return "yes"
     return "no" if forgetting.high < NOT_FORGOTTEN else "not clear"
+
+
+def can_be_known(forgetting: Forgetting | None, whole: "Comparison | None") -> bool:
+    """Whether old and new rows can be known together: a batch model clearly beats a constant."""
+    of_stream = forgetting is not None and clear_gain(forgetting.knowable)
+    of_rows = whole is not None and clear_gain(whole.batch_constant)
+    return of_stream or of_rows
 
 
 @dataclass(frozen=True)
@@ -190,7 +197,7 @@ def facts(evidence: Evidence) -> Facts:
         other=stands.get("test", stands.get("progressive")),
         one_pass=clear_cost(evidence.one_pass_cost),
         follows=follows,
-        together=whole is not None and whole.batch_constant.high < 0,
+        together=can_be_known(forgetting, whole),
         bad_batch=any(one.bad_batch_model for one in asked.values()),
     )
 
@@ -276,8 +283,12 @@ def model_evidence(diagnosis: Diagnosis, model: ModelDiagnosis) -> Evidence:
         )
         if not model.logged:
             diverged |= not came.error.value <= DIVERGED * diagnosis.stream.variance
+    forgetting = model.forgetting
+    if forgetting is not None and diagnosis.forgetting is not None:
+        # what can be known together is up to the stream, not to one model of it
+        forgetting = replace(forgetting, knowable=diagnosis.forgetting.knowable)
     return Evidence(
-        forgetting=model.forgetting,
+        forgetting=forgetting,
         order_cost=model.order_cost,
         one_pass_cost=model.one_pass_cost,
         asked=asked,

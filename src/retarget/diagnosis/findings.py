@@ -46,10 +46,10 @@ CORRECTIONS: tuple[LearnerName, ...] = ("corrected", "iterative")
 FindingKind = Literal[
     "failure", "adding up", "few rows", "unseen classes", "diverged", "no batch model",
     "bad batch model", "alternative", "baseline wins", "nothing learned", "standing",
-    "forgetting", "order cost", "one-pass cost", "drift", "hidden", "shift", "interference", "rounding", "large targets",
-    "smoother", "ridge", "features", "poor features", "trial", "correction", "gap closed", "batch",
-    "near limit", "model log", "model diverged", "model movement", "model agreement",
-    "model trial", "model closed", "model large targets",
+    "forgetting", "order cost", "one-pass cost", "drift", "hidden", "shift", "interference",
+    "rounding", "large targets", "smoother", "ridge", "features", "poor features", "trial",
+    "correction", "gap closed", "batch", "near limit", "model log", "model diverged",
+    "model movement", "model agreement", "model trial", "model closed", "model large targets",
 ]  # fmt: skip
 
 

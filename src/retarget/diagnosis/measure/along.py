@@ -4,6 +4,7 @@ At the start of each chunk of the stream a batch model of all rows so far, and o
 only, predict the chunk. A long stream is thinned to evenly spaced rows for that.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +23,9 @@ from retarget.theory.stream_kernel import DenseKernel, StreamKernel
 
 CHUNKS = 20
 THINNED_ROWS = 3000
-FEWEST_RECENT = 30  # rows in a chunk, which is also how many the model of recent rows learns from
+FEWEST_IN_CHUNK = 30  # rows, of a chunk that models of recent rows are compared on
 WINDOW_CHUNKS = 2
+FEWEST_REFITS = 5
 SERVES = 0.95  # recent rows serve if their model's loss is below this share of the mean's
 
 
@@ -48,8 +50,10 @@ def errors_along(
     try:
         thinned = gamma * len(few) / len(kernel)
         batch = some.Y - offline_errors(few, thinned, chunk).numpy()
-        if chunk >= FEWEST_RECENT and options.hold_out == "rows":
-            drift = _drift(few, some, batch, chunk, options)
+        longer = max(chunk, FEWEST_IN_CHUNK)
+        refits = math.ceil(len(few) / longer) - 2 * WINDOW_CHUNKS
+        if refits >= FEWEST_REFITS and options.hold_out == "rows":
+            drift = _drift(few, some, batch, longer, options)
             onset = int(rows[drift.onset]) + 1
             drift = replace(drift, window=drift.window * len(stream) // len(few), onset=onset)
     except NotPositiveDefiniteError:

@@ -82,9 +82,9 @@ def open_kernel(
         )
     fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
     if options.features is None or (options.features == "auto" and fits):
-        if parted.past is None or len(parted.folds) <= 1:
+        if parted.past is None or len(parted.folds) <= 1 or folds_memory(len(parted.past)) > limit:
             return Opened(DenseKernel(kernel, X, Y, advance), needed, limit)
-        # few rows: their whole kernel is computed once, and each fold takes its part of it
+        # their whole kernel is computed once, and each fold takes its part of it
         all_rows = DenseKernel(kernel, *as_tensors(parted.past))
         learned = all_rows.part(torch.from_numpy(parted.learned_in(0)))
         learned.follow_with(advance)
@@ -117,6 +117,11 @@ def exact_memory(n: int, dimensions: int, outputs: int) -> int:
     """
     beside = 8 * n * (dimensions + 48 * outputs + 1024)
     return 12 * n**2 + beside + 32 * min(n, DENSE_LEAVE_ONE_OUT_ROWS) ** 2
+
+
+def folds_memory(n: int) -> int:
+    """Returns the bytes that the kernel of all rows needs, with copies of it for two folds."""
+    return 36 * n**2
 
 
 def memory_limit(max_memory: float | str) -> int:

@@ -23,7 +23,8 @@ ENOUGH = 30  # held-out rows: with fewer of them, nothing is recommended
 MOST_SHARE = 0.2  # of the rows, which each set may take to hold so many
 FEWEST_GROUPS = 4  # to hold out groups: two to learn from, two to ask about
 MOST_FOLDS = 10
-FOLD_WORK = 3e11  # rows cubed times folds: some seconds
+RECALL_WORK = 3e8  # rows squared times folds in which the online learner is asked: some seconds
+COMPLETE_WORK = 2.2e11  # rows cubed times folds in which every learner is asked: some seconds
 NO_ROWS = np.empty(0, dtype=np.int64)
 
 
@@ -135,14 +136,14 @@ def held_out(
     folds: list[NDArray[np.int64]] = []
     if evaluation != "next":
         wanted = held_out_rows(rows, options.test_share)
+        past = np.arange(rows - len(coming))
         if options.hold_out == "group":
-            folds = _folds_of_groups(groups, wanted, fold_count(rows), options.seed)
+            folds = _folds_of_groups(groups, wanted, fold_count(len(past)), options.seed)
             coming = np.setdiff1d(coming, folds[0])
             folds = [np.setdiff1d(fold, coming) for fold in folds]
             folds = [fold for fold in folds if len(fold)]
         else:
-            past = np.arange(rows - len(coming))
-            folds = _spread(past, wanted, fold_count(rows), classes, options.seed)
+            folds = _spread(past, wanted, fold_count(len(past)), classes, options.seed)
     return Held(tuple(folds), coming)
 
 
@@ -155,9 +156,18 @@ def fold_count(rows: int) -> int:
     """Returns how many times other rows from the whole stream are held out.
 
     Of a short stream every row is held out once, so that little is left to chance. Each fold costs
-    a factorization; of a long stream, one fold has enough rows.
+    a pass of the online learner; of a long stream, one fold has enough rows.
     """
-    affordable = FOLD_WORK // rows**3
+    affordable = RECALL_WORK // rows**2
+    return int(min(MOST_FOLDS, max(complete_folds(rows), affordable)))
+
+
+def complete_folds(rows: int) -> int:
+    """Returns in how many folds all learners are asked, not only the online learner.
+
+    Each costs a factorization, for the batch model and for the corrected targets.
+    """
+    affordable = COMPLETE_WORK // rows**3
     return int(min(MOST_FOLDS, max(1, affordable)))
 
 

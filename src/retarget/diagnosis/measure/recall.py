@@ -206,6 +206,7 @@ class Correction(NamedTuple):
 
 def asked_again(
     folds: Iterator[Fold],
+    complete: int,
     learner: SGD,
     gamma: float,
     correction: Correction | None,
@@ -215,12 +216,18 @@ def asked_again(
 ) -> Iterator[FoldAnswers]:
     """Runs the learners again for each other fold, with what was chosen for the first one.
 
-    `changes` are other learners to run, and `orders` says for a fold whether to run random orders.
+    So many folds are `complete`, the first one included; in the others, only the online learner is
+    asked. `changes` are other learners to run, and `orders` says for a fold whether to run random
+    orders.
     """
     for number, fold in enumerate(folds, 1):
         kernel = fold.kernel
         probe, later = fold.whole_probe()
         found = FoldAnswers(fold, probe, later)
+        if number >= complete:
+            learn_online(kernel, [Job(learner, kernel.Y, probe)], keep_errors=False)
+            yield found
+            continue
         probes = {change: fold.probe() for change in changes}
         jobs = [Job(other, kernel.Y, probes[change]) for change, other in changes.items()]
         learn_online(kernel, [Job(learner, kernel.Y, probe), *jobs], keep_errors=False)

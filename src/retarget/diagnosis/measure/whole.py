@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from retarget.diagnosis.measure.forgetting import (
     mean_over_orders,
     measured_forgetting,
 )
-from retarget.diagnosis.measure.holdout import Split
+from retarget.diagnosis.measure.holdout import Split, complete_folds
 from retarget.diagnosis.measure.intervals import Batches, ratio
 from retarget.diagnosis.measure.learn import LearnedStream
 from retarget.diagnosis.measure.recall import (
@@ -87,9 +88,11 @@ def ask_about_whole(
     if learned.iterative_gamma is not None and learned.iterative_ridge is not None:
         ridges = learned.iterative_gamma.value, learned.iterative_ridge.value
         correction = Correction(*ridges, block_size)
+    complete = complete_folds(len(past))
     ordered_folds = max(1, int(ORDERED_PAIRS / len(past) ** 2))
     again = asked_again(
         _other_folds(opened, parted),
+        complete,
         learner,
         gamma,
         correction,
@@ -97,7 +100,7 @@ def ask_about_whole(
         lambda number: number < ordered_folds,
         options.seed,
     )
-    return _combined([first, *again], past, parted, options)
+    return _combined([first, *again], complete, past, parted, options)
 
 
 def _other_folds(opened: Opened, parted: Split) -> Iterator[Fold]:
@@ -110,8 +113,14 @@ def _other_folds(opened: Opened, parted: Split) -> Iterator[Fold]:
 
 
 def _combined(
-    folds: list[FoldAnswers], past: Stream, parted: Split, options: DiagnosisOptions
+    asked: list[FoldAnswers],
+    complete: int,
+    past: Stream,
+    parted: Split,
+    options: DiagnosisOptions,
 ) -> WholeStream:
+    """Returns what all folds together say; the online learner alone was asked in the last ones."""
+    folds = asked[:complete]
     rows = np.concatenate([one.fold.rows[one.fold.late.place] for one in folds])
     truth = past.part(rows)
     ruler = Ruler.of(truth, "whole", options.metric, parted.whole_groups, rows)
@@ -125,7 +134,12 @@ def _combined(
         if all(made is not None for made in recent):
             baselines["recent"] = np.concatenate(recent)  # type: ignore[arg-type]
     answer = compare(said, baselines, ruler, parted, options, order)
-    forgetting = measured_forgetting(_remembered(folds, past, parted, options))
+    forgetting = measured_forgetting(_remembered(asked, past, parted, options))
+    if forgetting is not None and "offline" in said:
+        strips = _history(ruler, parted)
+        above = strips.mean(losses(said["offline"], truth, ruler.metric))
+        below = strips.mean(losses(baselines["constant"], truth, ruler.metric))
+        forgetting = replace(forgetting, knowable=ratio(above, below))
     return WholeStream(answer, forgetting, order_cost, one_pass_cost)
 
 
@@ -160,7 +174,7 @@ def _costs(
     place = np.cumsum(chosen) - 1
     moved = [cell._replace(pairs=place[cell.pairs]) for cell in cells]
     some = ruler.some(chosen, parted.whole_groups)
-    strips = some.batches if parted.whole_groups else Batches.within_strips(some.rows)
+    strips = _history(some, parted)
     came = losses(said["online"][chosen], some.truth, some.metric)
     by_strip = mean_over_orders(moved, strips)
     overall = mean_over_orders(moved, some.batches)
@@ -171,6 +185,11 @@ def _costs(
     if "offline" in said:
         one_pass_cost = ratio(overall, some.mean(said["offline"][chosen]))
     return change, order_cost, one_pass_cost
+
+
+def _history(ruler: Ruler, parted: Split) -> Batches:
+    """Returns batches for what the stream's history decides: only which rows came is chance."""
+    return ruler.batches if parted.whole_groups else Batches.within_strips(ruler.rows)
 
 
 def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[Cell], NDArray[np.int64]]:

@@ -330,23 +330,27 @@ class _Adviser:
                 yield Tried(kind, text, effects, too_far=size if size > TOO_LARGE else 0.0)
 
     def _rate(self) -> Iterator[Advice]:
-        """Says whether the rate is too near the largest stable one."""
+        """Says whether the rate is too near the largest stable one, and which one does better."""
         for one in self._of("near limit"):
             rate, limit = number(one.value), number(one.against)
-            if self._diagnosis.diverged and one.value <= one.against:
-                text = (
-                    f"Lower the rate: single steps are stable up to lr = {limit}, but together "
-                    "they are not."
-                )
-            elif one.value > one.against:
-                text = (
-                    f"Lower the rate: at {rate} some steps make their own error larger; steps are "
-                    f"stable up to lr = {limit}."
-                )
+            if one.value > one.against:
+                why = f"at {rate} some steps make their own error larger"
             else:
-                share = percent(one.value / one.against)
-                text = f"Use a smaller rate: {rate} is {share} of the largest stable one, {limit}."
-            yield Advice("rate", text)
+                why = f"{rate} is {percent(one.value / one.against)} of the largest stable one"
+            text = f"Lower the rate: {why}; steps are stable up to lr = {limit}."
+            yield Advice("rate", text + self._best_rate())
+
+    def _best_rate(self) -> str:
+        """Names the best of the rates that were tried, if it is another."""
+        lr = self._diagnosis.lr
+        tried = lr.tried.drop_nulls().sort("score")
+        if tried.is_empty() or tried["value"][0] == lr.value:
+            return ""
+        best = number(tried["value"][0])
+        return (
+            f" Of {len(lr.tried)} rates tried, lr = {best} has the smallest error on each row "
+            "before it was learned."
+        )
 
     def _rows(self) -> Iterator[Advice]:
         few = [answer for answer in self._diagnosis.answers if not enough(answer)]

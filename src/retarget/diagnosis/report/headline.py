@@ -153,7 +153,7 @@ class Headline:
         """Says that nothing beats the simplest predictor."""
         seen = [
             f"{on(question)} its {self.error} is "
-            f"{_against(one.constant, f'predicting {self.constant}')}"
+            f"{_against(one.constant, f'predicting {self.constant}', tolerance=TENTH)}"
             for question, one in self.shown.asked.items()
             if one.enough
         ]
@@ -175,7 +175,8 @@ class Headline:
 
     def _forgotten(self, known: Facts) -> Iterator[str]:
         """Says how much was forgotten, how fast, and what it does on the next rows."""
-        both = known.one_pass and known.whole == "behind" and clear_cost(self.shown.order_cost)
+        behind = known.whole == "behind" and not known.follows
+        both = behind and known.one_pass and clear_cost(self.shown.order_cost)
         forgetting = self.shown.forgetting
         fast = ""
         if forgetting is not None and forgetting.half_life is not None:
@@ -188,8 +189,8 @@ class Headline:
         if both and (shares := self._shares()):
             yield shares
         if known.follows:
-            yield "The stream drifts: recent rows predict the next ones better than all rows do."
-        if (coming := self.shown.asked.get("next")) is not None and coming.enough:
+            yield f"The stream changes, and it follows: {self._compared('next')}."
+        elif (coming := self.shown.asked.get("next")) is not None and coming.enough:
             yield f"{_start(self._compared('next'))}."
 
     def _one_pass(self, known: Facts) -> Iterator[str]:
