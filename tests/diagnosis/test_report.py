@@ -291,7 +291,7 @@ class TestTables:
         costs = tables.cost_table(diagnosis)
         assert texts(costs, "Times") == ["3.5", "1.5", "1.2"]
         assert costs.rows[1][1].note == "1.4 to 1.6"
-        assert texts(tables.cost_table(made.model_regression()), "Times") == ["7.5", "1.3", "1.7"]
+        assert texts(tables.cost_table(made.model_regression()), "Times") == ["7.5", "1.3", "1.25"]
         assert tables.cost_table(made.progressive()) is None
         unknown = replace(diagnosis, forgetting=None, one_pass_cost=UNKNOWN)
         assert texts(tables.cost_table(unknown), "Times") == ["1.5"]

@@ -341,7 +341,7 @@ def model_of(diagnosis, **changes):
         remembered=estimate(11),
         forgetting=forgetting(8.0),
         order_cost=Estimate(0.3, 0.2, 0.4),
-        one_pass_cost=Estimate(0.7, 0.6, 0.9),
+        one_pass_cost=Estimate(0.25, -0.1, 0.6),
     )
     return replace(made, **changes)
 
