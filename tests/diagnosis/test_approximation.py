@@ -9,11 +9,12 @@ import torch
 import retarget as rt
 from retarget.diagnosis.measure import approximation
 from retarget.diagnosis.measure.approximation import Opened, choose_features
+from retarget.diagnosis.measure.holdout import Split, split
 from retarget.errors import StreamTooLargeError
 from retarget.kernels.feature_maps import feature_map, nystroem_map
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 from support.diagnosis_options import options_for
-from support.diagnosis_streams import drifting
+from support.diagnosis_streams import as_stream, drifting
 from support.problems import assert_same
 
 X = torch.from_numpy(drifting(40, dimensions=3).X)
@@ -21,8 +22,8 @@ Y = torch.from_numpy(drifting(40, dimensions=3).Y)
 
 
 def opened(kernel=None, rows=X, targets=Y, **asked):
-    kernel = kernel or rt.RBF(1.0)
-    return approximation.open_kernel(kernel, rows, targets, options_for(**asked), lambda _: None)
+    kernel, parted = kernel or rt.RBF(1.0), Split(as_stream(rows.numpy(), targets.numpy()), {})
+    return approximation.open_kernel(kernel, parted, options_for(**asked), lambda _: None)
 
 
 def test_the_mode_is_exact_if_memory_allows(monkeypatch):
@@ -109,3 +110,27 @@ def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatc
     assert found.shift_error == pytest.approx(np.linalg.norm(other - one) / np.linalg.norm(one))
     assert math.isnan(approximation.relative_difference(rows * math.nan, rows))
     assert approximation.relative_difference(rows, 0 * rows) == pytest.approx(float(rows.norm()))
+
+
+@pytest.mark.parametrize("asked", [{"features": None}, {"features": 20}])
+def test_the_kernel_of_every_fold_is_a_part_of_one(asked):
+    stream, options = drifting(80, dimensions=3), options_for(test_share=0.2, **asked)
+    parted = split(stream, None, options)
+    assert len(parted.folds) == 4
+    found = approximation.open_kernel(rt.RBF(1.0), parted, options, lambda _: None)
+    assert len(found.whole) == len(parted.past) == 64
+    for number in range(4):
+        learned = parted.past.part(parted.learned_in(number))
+        part = found.whole.part(torch.from_numpy(parted.learned_in(number)))
+        assert (part.X.numpy() == learned.X).all()
+        assert (part.Y.numpy() == learned.Y).all()
+        anew = found.kernel.of(part.X, part.Y)
+        queries = torch.from_numpy(stream.X[:3])
+        assert_same(part.query(queries), anew.query(queries), 1e-12)
+        values = part.values(part.offline(0.3).coefficients)
+        assert_same(values, anew.values(anew.offline(0.3).coefficients), 1e-9)
+        if number == 0:  # that of the first fold may keep its features in single precision
+            first = found.kernel.values(found.kernel.offline(0.3).coefficients)
+            assert_same(values, first, 1e-5)
+    alone = split(stream, None, options_for(evaluation="next", **asked))
+    assert approximation.open_kernel(rt.RBF(1.0), alone, options, lambda _: None).whole is None

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from retarget.diagnosis.measure.holdout import held_out, held_out_rows, next_rows, split
+from retarget.diagnosis.measure.holdout import (
+    complete_folds,
+    fold_count,
+    held_out,
+    held_out_rows,
+    next_rows,
+    split,
+)
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, classes, drifting
 from support.problems import fewer_examples
@@ -33,31 +40,51 @@ def test_both_questions_have_rows_of_their_own(rows, count, share, seed):
     options = options_for(test_share=share, seed=seed)
     for classes_given in (None, labels):
         held = held_out(rows, "both", options, classes_given)
-        whole, coming = held.get("whole", np.empty(0)), held["next"]
+        coming = held.coming
         assert (np.diff(coming) == 1).all()
         assert coming[-1] == rows - 1  # the last rows, without a gap
-        assert not set(whole) & set(coming)
-        assert len(set(whole)) == len(whole)
-        assert rows - len(whole) - len(coming) >= 2
-        if rows >= 200 and share <= 0.2:
-            assert len(whole) >= 30
-    assert held.keys() == held_out(rows, "both", options, labels).keys()
-    assert all((held[q] == held_out(rows, "both", options, labels)[q]).all() for q in held)
+        for fold in held.folds:
+            assert (np.diff(fold) > 0).all()
+            assert not set(fold) & set(coming)
+            assert rows - len(fold) - len(coming) >= 2
+            assert rows < 200 or share > 0.2 or len(fold) >= 30
+            if classes_given is not None:  # no class is lost
+                learned = np.setdiff1d(np.arange(rows), np.append(fold, coming))
+                assert set(labels[fold]) <= set(labels[learned])
+        everywhere = np.concatenate([*held.folds, [-1]])
+        assert len(np.unique(everywhere)) == len(everywhere)  # no row is in two folds
+        assert held.not_learned.tolist() == [*(held.folds[0] if held.folds else []), *coming]
+    again = held_out(rows, "both", options, labels)
+    assert (again.coming == held.coming).all()
+    assert all((a == b).all() for a, b in zip(again.folds, held.folds, strict=True))
 
 
 def test_rows_of_the_whole_stream_come_from_all_over_it():
     held = held_out(1000, "whole", options_for(seed=3), None)
-    assert list(held) == ["whole"]
-    # one of each strip of ten rows
-    assert (held["whole"] // 10 == np.arange(100)).all()
-    assert len(np.unique(held["whole"] % 10)) > 5  # at random within it
-    other = held_out(1000, "whole", options_for(seed=4), None)["whole"]
-    assert (other != held["whole"]).any()
+    assert not len(held.coming)
+    for fold in held.folds:
+        assert (fold // 10 == np.arange(100)).all()  # one of each strip of ten rows
+        assert len(np.unique(fold % 10)) > 5  # at random within it
+    assert sorted(np.concatenate(held.folds)) == list(range(1000))  # each row in one of the folds
+    other = held_out(1000, "whole", options_for(seed=4), None)
+    assert (other.folds[0] != held.folds[0]).any()
+
+
+def test_there_are_fewer_folds_the_longer_the_stream():
+    lengths = (100, 1000, 3000, 5000, 10_000, 10**6)
+    assert [fold_count(rows) for rows in lengths] == [10, 10, 10, 10, 3, 1]
+    assert [complete_folds(rows) for rows in lengths] == [10, 10, 8, 1, 1, 1]
+    assert len(held_out(10_000, "whole", options_for(), None).folds) == 3
+    # every row of a short stream is asked about, for as long as two rows are left to learn
+    for rows in (4, 5, 9, 60):
+        held = held_out(rows, "whole", options_for(), None)
+        asked = np.unique(np.concatenate(held.folds))
+        assert len(asked) >= min(rows, 10 * len(held.folds[0])) - len(held.folds[0])
 
 
 def test_every_class_has_its_share_from_all_over_its_rows():
     labels = np.repeat([4, 1, 9], [400, 180, 80])  # sorted by class: the worst case
-    whole = held_out(660, "whole", options_for(), labels)["whole"]
+    whole = held_out(660, "whole", options_for(), labels).folds[0]
     for label, size in ((4, 400), (1, 180), (9, 80)):
         of_class = whole[labels[whole] == label]
         assert abs(len(of_class) - size / 10) <= 1
@@ -66,14 +93,27 @@ def test_every_class_has_its_share_from_all_over_its_rows():
     rare = np.append(np.zeros(300), [1.0])  # a class of one row is learned, not asked about
     for seed in range(20):
         options = options_for(seed=seed, test_share=0.4)
-        assert 300 not in held_out(301, "whole", options, rare)["whole"]
+        assert not any(300 in fold for fold in held_out(301, "whole", options, rare).folds)
+
+
+def test_a_class_that_falls_into_two_strips_is_not_lost():
+    """Two rows of a class may both be drawn, one from each strip."""
+    labels = np.sort(np.append(np.zeros(97), [1, 1, *np.full(101, 2)]))
+    for seed in range(200):
+        for fold in held_out(200, "whole", options_for(seed=seed), labels).folds:
+            assert (labels[fold] == 1).sum() < 2
 
 
 def test_the_next_rows_leave_a_quarter_of_each_class_to_learn():
     labels = np.repeat(np.arange(10), 100)  # the last tenth is all of the last class
     assert len(next_rows(1000, 0.1, None)) == 100
     assert next_rows(1000, 0.1, labels).tolist() == list(range(925, 1000))
-    # not at the price of more than half of the rows: then the class is reported as unseen
+    # whatever it takes
+    labels = np.append(np.zeros(985), np.repeat([1, 2], [3, 12]))
+    assert next_rows(1000, 0.1, labels).tolist() == list(range(991, 1000))
+    labels = np.append(np.zeros(998), [1, 1])
+    assert next_rows(1000, 0.1, labels).tolist() == [999]
+    # a class of one row cannot be both learned and asked about: it is reported as unseen
     labels = np.append(np.zeros(950), np.arange(1, 51))
     assert len(next_rows(1000, 0.1, labels)) == 100
 
@@ -106,6 +146,14 @@ def test_whole_groups_are_held_out():
     assert not whole & set(parted.stream.groups)
     assert not whole & coming
     assert sum(len(one) for one in parted.asked.values()) + len(parted.stream) == 400
+    # every fold holds out other groups, as a whole, and all groups are held out in some fold
+    groups = [set(parted.past.groups[fold]) for fold in parted.folds]
+    assert sum(map(len, groups)) == len(set.union(*groups))
+    assert len(set.union(*groups)) >= 19
+    for number, names in enumerate(groups):
+        assert not names & set(parted.past.groups[parted.learned_in(number)])
+    first = parted.past.part(parted.learned_in(0))
+    assert (first.rows == parted.stream.rows).all()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.diagnosis.answers import UNKNOWN, Estimate
+from retarget.diagnosis.answers import UNKNOWN, Estimate, Forgetting
 from retarget.diagnosis.report.export import as_json, corrected_table
-from retarget.diagnosis.report.model_verdict import ModelVerdict
+from retarget.diagnosis.report.verdict import verdict
 from support import made_diagnosis as made
 from support.command_line import run
 
@@ -38,27 +38,30 @@ def judged(*, loss=None, **changes):
     return replace(found, model=replace(found.model, scores=tuple(scores)))
 
 
-def said(found):
-    return ModelVerdict(found, found.model).verdict()
+def behind(**changes):
+    """A model that is clearly behind its own batch training, on both questions."""
+    return judged(**{"batch": (BETTER, BETTER)} | changes)
 
 
 def test_each_change_is_judged_against_the_model_as_it_came():
-    helped = said(judged(corrected=(BETTER, BETTER)))
-    assert [text.split(":")[0] for text in helped.recommendations] == [
-        "Train SGDRegressor on iteratively corrected targets"
+    helped = verdict(behind(corrected=(BETTER, BETTER)))
+    assert helped.kind == "behind"
+    assert sorted(text.split(":")[0] for text in helped.recommendations) == [
+        "Train SGDRegressor as a batch model, if you can keep the rows",
+        "Train SGDRegressor on iteratively corrected targets",
     ]
-    mixed = said(judged(corrected=(BETTER, WORSE)))
-    assert mixed.recommendations[0].startswith("If rows like the old ones come again, train SGDR")
+    mixed = " ".join(verdict(behind(corrected=(BETTER, WORSE))).recommendations)
+    assert "If rows like the old ones come again, train SGDRegressor on iteratively" in mixed
 
 
 def test_a_model_that_is_worse_than_the_mean_is_not_left_as_it_is():
-    poor = Estimate(1e6, 9e5, 2e6)
+    poor = Estimate(0.5, 0.2, 0.9)  # how far it is above the mean
     found = judged(corrected=(UNCLEAR, UNCLEAR))
     scores = tuple(
-        replace(one, loss=poor) if (one.way, one.question) == ("as it came", "next") else one
+        replace(one, constant=poor) if (one.way, one.question) == ("as it came", "next") else one
         for one in found.model.scores
     )
-    advice = said(replace(found, model=replace(found.model, scores=scores))).recommendations
+    advice = verdict(replace(found, model=replace(found.model, scores=scores))).recommendations
     assert advice[0].startswith("Do not rely on SGDRegressor on the next rows: it is worse than pr")
     assert (
         advice[-1]
@@ -68,7 +71,7 @@ def test_a_model_that_is_worse_than_the_mean_is_not_left_as_it_is():
 
 def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
     """The online model of the other findings has a kernel of its own, not the model's."""
-    found = said(judged()).findings
+    found = verdict(judged()).findings
     (border,) = (k for k, text in enumerate(found) if text.startswith("All that follows"))
     assert "not about SGDRegressor" in found[border]
     assert any("SGDRegressor on" in text for text in found[:border])
@@ -77,22 +80,44 @@ def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
 
 
 def test_what_is_not_clear_is_called_so():
-    unclear = said(judged(corrected=(UNCLEAR, UNCLEAR)))
-    assert unclear.headline.startswith("Nothing that was tried is clearly better than training SGD")
-    assert unclear.recommendations[0].startswith("It is not clear whether to train SGDReg")
-    assert unclear.recommendations[1].startswith("Nothing that was tried is clearly better")
-    for effects in ((WORSE, WORSE), (UNCLEAR, WORSE)):
-        advice = said(judged(corrected=effects)).recommendations[0]
-        assert advice.startswith("Do not train SGDRegressor on corrected targets")
-    none = said(judged(corrected=(UNKNOWN, UNKNOWN)))
-    assert none.recommendations == (
+    unclear = verdict(judged(corrected=(UNCLEAR, UNCLEAR)))
+    assert unclear.kind == "not clear"
+    assert unclear.headline.startswith("It is not clear whether SGDRegressor is behind its own ba")
+    assert unclear.recommendations == (
         "Nothing that was tried is clearly better: leave SGDRegressor as it is.",
     )
+    advice = verdict(behind(corrected=(UNCLEAR, UNCLEAR))).recommendations
+    assert any(text.startswith("It is not clear whether to train SGDReg") for text in advice)
+    for effects in ((WORSE, WORSE), (UNCLEAR, WORSE)):
+        advice = verdict(behind(corrected=effects)).recommendations
+        assert any(text.startswith("Do not train SGDRegressor on corrected") for text in advice)
+    none = verdict(behind(corrected=(UNKNOWN, UNKNOWN))).recommendations
+    assert not any("corrected" in text for text in none)
+
+
+def test_the_loss_of_its_own_batch_training_is_what_it_is_compared_with():
+    much = Estimate(-0.6, -0.7, -0.5)
+    far = verdict(behind(batch=(much, UNCLEAR)))
+    assert far.kind == "behind"
+    assert "2.5 times that of its own batch training (2 to 3.33)" in far.headline  # 1 / (1 - 0.6)
+    for change, kind in ((Estimate(0.0, -0.05, 0.05), "as good"), (WORSE, "as good")):
+        assert verdict(judged(batch=(change, change))).kind == kind
+    costs = {"one_pass_cost": Estimate(0.9, 0.5, 1.4), "order_cost": Estimate(0.1, -0.2, 0.5)}
+    found = behind()
+    one_pass = verdict(replace(found, model=replace(found.model, **costs)))
+    assert one_pass.kind == "one pass"
+    assert "SGDRegressor" in one_pass.headline
+    # what the online learner of the diagnosis forgot is not what the model forgot
+    forgot = Forgetting(2.0, 1.0, 3.0, 50, made.curve(), 12.0, Estimate(-0.5, -0.6, -0.4))
+    assert verdict(replace(found, forgetting=forgot)).kind == "behind"
+    its_own = replace(found, model=replace(found.model, forgetting=forgot))
+    assert verdict(its_own).kind == "forgotten"
+    assert "3 times" in verdict(its_own).headline
 
 
 def test_orders_and_batch_fits_are_rows_of_the_same_table():
     much = Estimate(-0.6, -0.7, -0.5)
-    found = said(judged(random_order=(BETTER, UNCLEAR), batch=(much, BETTER)))
+    found = verdict(judged(random_order=(BETTER, UNCLEAR), batch=(much, BETTER)))
     starts = [text.split(",")[0] for text in found.recommendations]
     assert starts[:2] == [  # the most useful first
         "Train SGDRegressor as a batch model",
@@ -101,10 +126,11 @@ def test_orders_and_batch_fits_are_rows_of_the_same_table():
 
 
 def test_targets_that_are_too_large_and_models_that_diverge():
-    found = judged(corrected=(BETTER, BETTER))
+    found = behind(corrected=(BETTER, BETTER))
     large = replace(found, model=replace(found.model, corrected_size=1e4))
-    assert any("they reach 10,000 standard deviations" in t for t in said(large).recommendations)
-    lost = said(judged(loss=Estimate(1e9, 1e9, 1e9)))
+    assert any("they reach 10,000 standard dev" in one for one in verdict(large).recommendations)
+    lost = verdict(judged(loss=Estimate(1e9, 1e9, 1e9)))
+    assert lost.kind == "diverged"
     assert lost.headline == "SGDRegressor diverges on this stream: its predictions are useless."
 
 

@@ -10,6 +10,7 @@ import retarget as rt
 from retarget.diagnosis.measure.passes import (
     ExactCorrection,
     IterativeCorrection,
+    Job,
     OnlineRun,
     follow,
     learn_corrected,
@@ -46,14 +47,15 @@ def test_learners_in_any_order_are_those_of_the_optimizer(problem, panel, seed):
     queries = torch.from_numpy(stream.queries)
     with panels_of(panel):
         for kernel in both_kernels(stream):
-            first, twice = learn_online(kernel, [(learner, kernel.Y), (other, 2 * kernel.Y)])
+            jobs = [Job(learner, kernel.Y), Job(other, 2 * kernel.Y)]
+            first, twice = learn_online(kernel, jobs)
             assert_same(first.errors, plain.errors)
             assert_same(first.squared_error, np.square(plain.errors).mean(0))
             assert_same(twice.errors, second.errors)
             assert_same(kernel.predict(queries, first.coefficients), stream.queries @ plain.weights)
             assert_same(kernel.values(first.coefficients), stream.features @ plain.weights)
             (again,) = learn_online(
-                kernel, [(learner, kernel.Y)], order=torch.from_numpy(order), keep_errors=False
+                kernel, [Job(learner, kernel.Y)], order=torch.from_numpy(order), keep_errors=False
             )
             assert again.errors is None
             predicted = kernel.predict(queries, again.coefficients)
@@ -118,7 +120,7 @@ def test_a_learner_that_diverges_leaves_the_others_be():
     stream = make_stream(30, 2, seed=1)
     wild, tame = rt.SGD(lr=1e30), rt.SGD(lr=0.3)
     for kernel in both_kernels(stream):
-        lost, kept = learn_online(kernel, [(wild, kernel.Y), (tame, kernel.Y)])
+        lost, kept = learn_online(kernel, [Job(wild, kernel.Y), Job(tame, kernel.Y)])
         expected = rt.prequential_errors(stream.K, stream.Y, tame)
         assert lost.coefficients is None
         assert 0 < lost.diverged_at < 30

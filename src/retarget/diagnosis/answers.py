@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import polars as pl
+if TYPE_CHECKING:  # the command's options are types of this module, and polars is slow to import
+    import polars as pl
 
 LearnerName = Literal["offline", "online", "corrected", "iterative"]
 Question = Literal["whole", "next", "test", "progressive"]
@@ -57,7 +58,7 @@ class Forgetting:
     low: float
     high: float
     rows: int
-    curve: pl.DataFrame
+    curve: "pl.DataFrame"
     half_life: float | None
     known: Estimate
     knowable: Estimate = UNKNOWN

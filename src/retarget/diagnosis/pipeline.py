@@ -307,9 +307,10 @@ def run_learners(
     answers = []
     whole: WholeStream | None = None
     for ruler in rulers(parted, options):
-        if ruler.question == "whole":
+        first = learned.answers
+        if ruler.question == "whole" and first is not None:
             whole = ask_about_whole(
-                opened, parted, options, learned, learner, others, gamma.value, block_size
+                opened, parted, options, learned, first, learner, others, gamma.value, block_size
             )
             answers.append(whole.answer)
             continue

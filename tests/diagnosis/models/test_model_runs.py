@@ -1,6 +1,7 @@
 """The runs of a model: what is predicted when, whose learning moved what, when epochs end."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,15 @@ from sklearn.linear_model import SGDRegressor
 
 from retarget.diagnosis.measure.groups import Partition, partition
 from retarget.diagnosis.models import runs
-from retarget.diagnosis.models.runs import batch_model, checkpoints, pass_as_it_came, pass_in_order
+from retarget.diagnosis.models.adapters import ModelFailedError
+from retarget.diagnosis.models.runs import (
+    HeldOut,
+    batch_model,
+    checkpoints,
+    later_moments,
+    pass_as_it_came,
+    pass_in_order,
+)
 from support.diagnosis_streams import as_stream, drifting
 from support.user_models import OneByOne, RunningMean, network, opened, quietly
 
@@ -84,6 +93,73 @@ def test_a_pass_is_a_plain_loop_and_movement_goes_to_those_learned_between(batch
         own = np.linalg.norm((passage.after - stream.Y)[mine], axis=1).mean()
         np.testing.assert_allclose(found.own[h], own, atol=1e-12)
     np.testing.assert_array_equal(found.counts, np.bincount(groups.numbers))
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_held_out_rows_are_asked_at_their_time_and_later(batch):
+    """Plain linear SGD, computed again by hand with the weights after each step."""
+    stream, rng = drifting(50, outputs=2, dimensions=3), np.random.default_rng(1)
+    held = np.sort(rng.permutation(50)[:11])
+    held[-1] = 49  # after all others: its time is the end
+    learned = np.setdiff1d(np.arange(50), held)
+    rows, n = stream.part(learned), len(learned)
+    model = opened(network(3, 2, bias=False), rows, lr=0.05, batch_size=batch)
+    weights = [network(3, 2, bias=False).weight.detach().numpy().T]
+    for start in range(0, n, batch):
+        X, Y = rows.X[start : start + batch], rows.Y[start : start + batch]
+        weights.append(weights[-1] + 0.05 * X.T @ (Y - X @ weights[-1]))
+    times = np.searchsorted(learned, held)
+    given = HeldOut(stream.X[held], times)
+    found = pass_as_it_came(model, rows, partition(rows), 0, quietly, given)
+    for place, time in enumerate(times):
+        steps = len(weights) - 1 if time == n else time // batch
+        np.testing.assert_allclose(found.first[place], given.X[place] @ weights[steps], atol=1e-12)
+    moments = [moment for moment, _ in found.later]
+    assert set(moments) == {min(-(-int(moment) // batch) * batch, n) for moment in later_moments(n)}
+    for moment, said in found.later:
+        np.testing.assert_allclose(said, given.X @ weights[-(-moment // batch)], atol=1e-12)
+    alone = pass_as_it_came(model, rows, partition(rows), 0, quietly)
+    np.testing.assert_array_equal(found.before, alone.before)
+    np.testing.assert_array_equal(found.end, alone.end)
+    assert alone.later == ()
+
+
+def test_when_a_model_is_asked_again():
+    assert later_moments(1000).tolist() == [200, 400, 600, 800, 850, 900, 950, 1000]
+    assert later_moments(2).tolist() == [1, 2]
+
+
+class Adapting(RunningMean):
+    """It is upset by being asked about many rows at once."""
+
+    def predict(self, X):
+        if len(X) > 2:
+            self.total += 1000.0
+        return super().predict(X) if self.seen else np.zeros(len(X))
+
+
+class Locked(RunningMean):
+    """It cannot be copied once it has learned."""
+
+    def partial_fit(self, X, y):
+        super().partial_fit(X, y)
+        self.lock = threading.Lock()
+
+
+def test_being_asked_later_does_not_change_the_pass_of_the_model():
+    stream = drifting(60)
+    held = HeldOut(stream.X[::5] + 0.1, np.arange(0, 60, 5))
+    found = pass_as_it_came(opened(Adapting(), stream), stream, partition(stream), 0, quietly, held)
+    means = np.cumsum(stream.Y[:, 0]) / np.arange(1, 61)
+    np.testing.assert_allclose(found.after[:, 0], means, atol=1e-12)
+    np.testing.assert_allclose(found.first[1:, 0], means[held.times[1:] - 1], atol=1e-12)
+    assert len(found.moments) > 10
+    # a model that cannot be copied is asked itself
+    stuck = pass_as_it_came(opened(Locked(), stream), stream, partition(stream), 0, quietly, held)
+    np.testing.assert_allclose(stuck.end[:, 0], means[-1], atol=1e-12)
+    np.testing.assert_allclose(stuck.later[-1][1], means[-1], atol=1e-12)
+    with pytest.raises(ModelFailedError, match="Locked failed when it was copied: TypeError"):
+        batch_model(opened(Locked(), stream), stream.X, stream.Y, 0, quietly)
 
 
 def test_another_order():

@@ -139,14 +139,14 @@ def half_life(curve: pl.DataFrame) -> float | None:
     return None
 
 
-class Cell(NamedTuple):
+class OrderLosses(NamedTuple):
     """The losses of several random orders on the same pairs: (orders, pairs)."""
 
     losses: NDArray[np.float64]
     pairs: NDArray[np.int64]
 
 
-def mean_over_orders(cells: list[Cell], batches: Batches) -> Mean:
+def mean_over_orders(cells: list[OrderLosses], batches: Batches) -> Mean:
     """Returns the mean loss over random orders, and what chance in the orders adds to it.
 
     Each cell has orders of its own; `pairs` are places in the rows of `batches`. It is the mean

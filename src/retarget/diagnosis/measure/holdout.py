@@ -195,10 +195,11 @@ def _spread(
 ) -> list[NDArray[np.int64]]:
     """Returns rows from all over the stream: for each fold, one of each of so many strips of it.
 
-    Strips are cut class by class, so every class has its share, from all over its own rows. A class
-    of a single row is never held out. There are as many folds as the shortest strip has rows.
+    Strips are cut class by class, so every class has its share, from all over its own rows. No fold
+    holds out all rows of a class. There are as many folds as the shortest strip has rows.
     """
     rows = past
+    number = np.zeros(len(past), dtype=np.int64)
     if classes is not None:
         _, number = np.unique(classes[past], return_inverse=True)
         repeated = np.bincount(number)[number[rows]] > 1
@@ -211,7 +212,16 @@ def _spread(
     rng = np.random.default_rng(seed)
     folds = min(folds, len(strips[-1]))
     drawn = np.array([rng.permutation(strip)[:folds] for strip in strips])
-    return [np.sort(fold) for fold in drawn.T]
+    return [_without_whole_classes(np.sort(fold), number) for fold in drawn.T]
+
+
+def _without_whole_classes(fold: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns a fold that leaves one row of each class to learn.
+
+    A class of a few rows may lie in as many strips, which know nothing of each other.
+    """
+    names, first, held = np.unique(number[fold], return_index=True, return_counts=True)
+    return np.delete(fold, first[held == np.bincount(number)[names]])
 
 
 def _folds_of_groups(

@@ -86,6 +86,7 @@ class Fold:
         if len(held) > MOST_ASKED:
             held = held[np.round(np.linspace(0, len(held) - 1, MOST_ASKED)).astype(np.int64)]
         self.kernel = kernel
+        self.past = past
         self.rows = held
         # how many learned rows come before each held-out one
         self.times = np.searchsorted(learned, held)

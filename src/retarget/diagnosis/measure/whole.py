@@ -22,7 +22,7 @@ from retarget.diagnosis.measure.approximation import Opened
 from retarget.diagnosis.measure.baselines import of_recent
 from retarget.diagnosis.measure.compare import Predictions, Ruler, compare, losses
 from retarget.diagnosis.measure.forgetting import (
-    Cell,
+    OrderLosses,
     Remembered,
     mean_over_orders,
     measured_forgetting,
@@ -71,6 +71,7 @@ def ask_about_whole(
     parted: Split,
     options: DiagnosisOptions,
     learned: LearnedStream,
+    first: FoldAnswers,
     learner: SGD,
     others: dict[Predictor, SGD],
     gamma: float,
@@ -78,12 +79,10 @@ def ask_about_whole(
 ) -> WholeStream:
     """Answers what is still known of the whole stream.
 
-    The first fold was asked about when the stream was learned; the learners are run again for each
-    other fold, with what was chosen for the first.
+    The `first` fold was asked about when the stream was learned; the learners are run again for
+    each other fold, with what was chosen for the first.
     """
-    past, first = parted.past, learned.answers
-    if past is None or first is None:
-        raise ValueError("no rows of the whole stream are held out")
+    past = first.fold.past
     correction = None
     if learned.iterative_gamma is not None and learned.iterative_ridge is not None:
         ridges = learned.iterative_gamma.value, learned.iterative_ridge.value
@@ -192,9 +191,9 @@ def _history(ruler: Ruler, parted: Split) -> Batches:
     return ruler.batches if parted.whole_groups else Batches.within_strips(ruler.rows)
 
 
-def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[Cell], NDArray[np.int64]]:
+def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[OrderLosses], NDArray[np.int64]]:
     """Returns the losses of random orders by fold and moment, and the pairs that have any."""
-    cells: list[Cell] = []
+    cells: list[OrderLosses] = []
     start = 0
     for one in folds:
         late = one.fold.late
@@ -203,7 +202,7 @@ def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[Cell], NDArray[
                 pairs = start + np.flatnonzero(late.moment == moment)
                 truth = ruler.truth.part(pairs)
                 made = [losses(each, truth, ruler.metric) for each in predictions]
-                cells.append(Cell(np.array(made), pairs))
+                cells.append(OrderLosses(np.array(made), pairs))
         start += len(late.place)
     places = [cell.pairs for cell in cells]
     return cells, np.sort(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)

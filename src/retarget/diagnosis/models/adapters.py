@@ -111,6 +111,21 @@ class OnlineModel(ABC):
         new._renew()
         return new
 
+    def copied(self) -> Self:
+        """Returns a copy of the model as it is now."""
+        with self._failing("it was copied"):
+            return copy.deepcopy(self)
+
+    def aside(self) -> Self:
+        """Returns a copy to ask, so that being asked does not change the model.
+
+        A model that cannot be copied once it has learned is asked itself.
+        """
+        try:
+            return self.copied()
+        except ModelFailedError:
+            return self
+
     def fit(self, X: np.ndarray, Y: np.ndarray) -> bool:
         """Trains it with its library's own batch training; returns False if there is none."""
         return False

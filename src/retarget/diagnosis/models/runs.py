@@ -5,7 +5,6 @@ Every run starts from the model as it was given, with the same seed. All functio
 done.
 """
 
-import copy
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -50,7 +49,8 @@ class Passage(NamedTuple):
 
     Each row is predicted just before its mini-batch is learned, right after, and at the end of the
     stream; and all rows so far are predicted at each checkpoint. `first` (q, c) are the predictions
-    for held-out rows when their time comes, and `later` those at later moments.
+    for held-out rows when their time comes, and `later` those at later moments. At checkpoints and
+    later moments a copy is asked, so that the pass is the one that it would be without.
     """
 
     before: np.ndarray
@@ -82,8 +82,9 @@ def pass_as_it_came(
     first = np.full((len(held_out.times), Y.shape[1]), np.nan)
     wanted = set(checkpoints(groups, Y.shape[1], model.batch_size))
     asked = {_whole_steps(int(m), model.batch_size, len(X)) for m in later_moments(len(X))}
-    # a mini-batch that is not complete when a row's time comes is not learned yet
+    # a mini-batch that is not complete when a row's time comes is not learned yet, but for the last
     last_step = held_out.times // model.batch_size * model.batch_size
+    last_step[held_out.times == len(X)] = len(X)
     moments, later = [], []
     with seeded(seed):
         model = model.fresh()
@@ -97,11 +98,11 @@ def pass_as_it_came(
             after[rows], before[coming] = np.split(now, [rows.stop - rows.start])
             _ask(model, held_out, (last_step >= rows.stop) & (last_step < coming.stop), first)
             if rows.stop in wanted:
-                moments.append((rows.stop, model.predict(X[: rows.stop])))
+                moments.append((rows.stop, model.aside().predict(X[: rows.stop])))
             if rows.stop in asked and len(held_out.times):
-                later.append((rows.stop, model.predict(held_out.X)))
+                later.append((rows.stop, model.aside().predict(held_out.X)))
             advance(rows.stop - rows.start)
-        _ask(model, held_out, np.isnan(first).all(axis=1), first)
+        _ask(model, held_out, last_step == len(X), first)
     return Passage(before, after, moments[-1][1], tuple(moments), model, first, tuple(later))
 
 
@@ -243,7 +244,7 @@ def batch_model(
             error = float(np.square(model.predict(X[aside]) - Y[aside]).mean())
             waited += 1
             if error < least:
-                best, least, waited = copy.deepcopy(model), error, 0
+                best, least, waited = model.copied(), error, 0
             if waited == PATIENCE:
                 break
     return best

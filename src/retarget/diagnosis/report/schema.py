@@ -75,7 +75,8 @@ def json_type(kind: Any) -> Any:
 def json_model(kind: Any) -> type[BaseModel]:
     """Returns the fields of a data class, or of a named tuple, as they are in the JSON."""
     left_out = PER_ROW.get(kind, set())
-    types = {name: of for name, of in get_type_hints(kind).items() if name not in left_out}
+    hints = get_type_hints(kind, localns={"pl": pl})  # `answers` does not import polars
+    types = {name: of for name, of in hints.items() if name not in left_out}
     fields: Any = {name: (json_type(of), ...) for name, of in (MORE.get(kind, {}) | types).items()}
     summary = (kind.__doc__ or "").partition("\n")[0]
     return create_model(

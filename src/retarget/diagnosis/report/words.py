@@ -131,7 +131,7 @@ def multiple(increase: float) -> str:
 
     Examples:
         >>> [multiple(x) for x in (0.25, 1.3, 27.6, 5e9)]
-        ['1.25', '2.30', '29', 'more than 1,000']
+        ['1.25', '2.3', '29', 'more than 1,000']
     """
     if increase > MOST_TIMES:
         return f"more than {MOST_TIMES:,.0f}"
