@@ -132,15 +132,6 @@ def answer_to(question, stream, worse=1.0):
     return Answer(question, rows, scores, tuple(baselines), excess, gap, closed, effect)
 
 
-def curve():
-    """A forgetting curve that rises."""
-    ages = np.array([5.0, 10.0, 20.0, 40.0, 80.0])
-    values = ages / 12
-    return pl.DataFrame(
-        {"age": ages, "value": values, "low": 0.8 * values, "high": 1.2 * values, "rows": 40}
-    )
-
-
 def diagnosis_of(stream, questions=("whole", "next")):
     """What a diagnosis finds in a stream, with invented scores."""
     options = {"width": 2.0, "lr": 0.5, "gamma": 0.1, "block_size": 16, "ridge": 0.1}
