@@ -77,7 +77,7 @@ def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
     assert "not about SGDRegressor" in found[border]
     assert any("prediction of SGDRegressor" in text for text in found[:border])
     assert not any("online model" in text for text in found[:border])
-    assert any("online model" in text for text in found[border:])
+    assert any("later rows moved a row's target" in text for text in found[border:])
 
 
 def test_what_is_not_clear_is_called_so():

@@ -13,7 +13,6 @@ from retarget.diagnosis.report.charts import (
     Chart,
     NotDrawn,
     figure,
-    finite,
     line,
     log_scale,
 )
@@ -29,6 +28,7 @@ from retarget.learners import COLORS
 
 FEW_TIMES = 10.0  # above this the axis is logarithmic
 LOWEST = 0.01  # on a logarithmic axis
+HIGHEST = 1e9
 WIDEST = 2.5  # times the curve's highest point: an interval beyond that is cut
 
 
@@ -88,10 +88,11 @@ def _band(forgetting: Forgetting, logarithmic: bool) -> go.Scatter:
     """Returns the area between the ends of the intervals, which begins at a point."""
     ages = np.concatenate([[0.0], forgetting.curve["age"].to_numpy()])
     low, high = (
-        np.concatenate([[1.0], 1 + finite(forgetting.curve[end].to_numpy())])
-        for end in ("low", "high")
+        np.concatenate([[1.0], 1 + forgetting.curve[end].to_numpy()]) for end in ("low", "high")
     )
-    low = np.maximum(low, LOWEST if logarithmic else 0.0)
+    lowest = LOWEST if logarithmic else 0.0
+    low = np.maximum(np.nan_to_num(low), lowest)
+    high = np.clip(np.nan_to_num(high, nan=HIGHEST), lowest, HIGHEST)  # it may be infinite
     return go.Scatter(
         x=np.concatenate([ages, ages[::-1]]),
         y=np.concatenate([high, low[::-1]]),
