@@ -1,8 +1,10 @@
 """The commands diagnose and correct: from a file to files, every option, every refusal."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +167,33 @@ def test_the_first_screen_as_markdown(command, tmp_path, stand):
     found = json.loads(command(*asked, "--json", "--summary", "s.md")[1])
     assert found["files"][-1] == "s.md"
     assert (tmp_path / "s.md").read_text("utf-8") == written
+
+
+def test_the_workflow_in_the_docs_runs(command, tmp_path, stand):
+    """Its shell lines, with a stand-in for GitHub's own command."""
+    page = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text("utf-8")
+    (workflow,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (line,) = re.findall(r"^ +(retarget diagnose.*)$", workflow.replace("\\\n", ""), re.MULTILINE)
+    (tmp_path / "data").mkdir()
+    TABLE.write_csv("data/stream.csv")
+    assert command(*shlex.split(line)[1:])[0] in (0, 3)
+    first, *posting = re.findall(r"^ +((?:cat|gh) .*)$", workflow, re.MULTILINE)
+    gh = tmp_path / "gh"
+    gh.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > asked.txt\n')
+    gh.chmod(0o755)
+    (tmp_path / "step.md").write_text("before\n")
+    github = {
+        "GITHUB_STEP_SUMMARY": "step.md",
+        "PULL_REQUEST": "7",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    script = "\n".join([first, *posting])
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=github, check=True)
+    summary = (tmp_path / "summary.md").read_text("utf-8")
+    assert (tmp_path / "step.md").read_text("utf-8") == f"before\n{summary}"
+    asked = (tmp_path / "asked.txt").read_text().split()
+    assert asked[:3] == ["pr", "comment", "7"]
+    assert asked[-2:] == ["--body-file", "summary.md"]
 
 
 def test_every_option_arrives(command, stand):
