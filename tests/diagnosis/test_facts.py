@@ -162,8 +162,13 @@ def test_a_drift_with_an_old_part_that_could_be_kept_is_forgetting():
     assert verdict_kind(followed) == "forgotten"
     followed = replace(followed, asked=unknowable)
     assert verdict_kind(followed) == "follows the drift"
-    kept = replace(followed, forgetting=replace(FORGOT, knowable=AHEAD))
-    assert verdict_kind(kept) == "forgotten"
+    for knowable, expected in (
+        (Estimate(-0.06, -0.2, -1e-9), "forgotten"),
+        (Estimate(-0.04, -0.05, -0.03), "follows the drift"),  # clear, but hardly better
+        (Estimate(-0.3, -0.6, 0.1), "follows the drift"),
+    ):
+        known = replace(followed, forgetting=replace(FORGOT, knowable=knowable))
+        assert verdict_kind(known) == expected
 
 
 def test_nothing_was_learned_unless_somebody_once_beat_the_constant():
@@ -173,6 +178,10 @@ def test_nothing_was_learned_unless_somebody_once_beat_the_constant():
     assert verdict_kind(Evidence(never, LEVEL, LEVEL, asked, None)) == "nothing learned"
     once = replace(FORGOT, known=AHEAD)
     assert verdict_kind(Evidence(once, LEVEL, LEVEL, asked, None)) == "forgotten"
+    trifle = {
+        name: replace(one, constant=Estimate(-0.009, -0.01, -0.008)) for name, one in asked.items()
+    }
+    assert verdict_kind(Evidence(never, LEVEL, LEVEL, trifle, None)) == "nothing learned"
     few = {name: replace(one, enough=False) for name, one in asked.items()}
     assert verdict_kind(Evidence(never, LEVEL, LEVEL, few, None)) == "not clear"
 

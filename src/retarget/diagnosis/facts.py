@@ -25,6 +25,7 @@ from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, VerdictKind
 TENTH = 0.1  # level: within so much of the batch model's loss
 POINTS = 0.02  # of accuracy
 WORTHWHILE = 0.05  # smaller relative improvements are not mentioned
+LEARNED = 0.01  # to be better than a constant by less is not called learning
 FORGOTTEN = 0.05  # a smaller increase of the loss is not called forgetting
 NOT_FORGOTTEN = 0.1  # nothing was forgotten if the interval lies below this
 
@@ -50,9 +51,9 @@ def judged(gap: Estimate, tolerance: float = TENTH) -> Standing:
     return "ahead" if gap.high < 0 else "not clear"
 
 
-def clear_gain(effect: Estimate) -> bool:
+def clear_gain(effect: Estimate, least: float = WORTHWHILE) -> bool:
     """Whether a relative change of the loss is an improvement that is not due to chance."""
-    return effect.value <= -WORTHWHILE and effect.high < 0
+    return effect.value <= -least and effect.high < 0
 
 
 def clear_cost(cost: Estimate | None) -> bool:
@@ -70,7 +71,10 @@ def has_forgotten(forgetting: Forgetting | None) -> Known | None:
 
 
 def can_be_known(forgetting: Forgetting | None, whole: "Comparison | None") -> bool:
-    """Whether old and new rows can be known together: a batch model clearly beats a constant."""
+    """Whether old and new rows can be known together.
+
+    Then a batch model of both is clearly better than a constant, and not only by a little.
+    """
     of_stream = forgetting is not None and clear_gain(forgetting.knowable)
     of_rows = whole is not None and clear_gain(whole.batch_constant)
     return of_stream or of_rows
@@ -102,7 +106,7 @@ class Comparison:
     @property
     def beats_constant(self) -> bool:
         """Whether one of the two models is clearly better than the simplest predictor."""
-        return self.constant.high < 0 or self.batch_constant.high < 0
+        return clear_gain(self.constant, LEARNED) or clear_gain(self.batch_constant, LEARNED)
 
     @property
     def standing(self) -> Standing:
@@ -188,7 +192,7 @@ def facts(evidence: Evidence) -> Facts:
     forgetting = evidence.forgetting
     whole = asked.get("whole")
     judged_by = [one for one in asked.values() if one.enough]
-    knew = forgetting is not None and forgetting.known.high < 0
+    knew = forgetting is not None and clear_gain(forgetting.known, LEARNED)
     return Facts(
         learned=not judged_by or knew or any(one.beats_constant for one in judged_by),
         forgot=has_forgotten(forgetting),

@@ -249,6 +249,70 @@ def test_what_is_not_a_leak():
     make_stream(few, "y")
 
 
+def bikes(rows=200, seed=0):
+    """Rented bicycles: whole numbers of two kinds of people, whose sum is the target."""
+    rng = np.random.default_rng(seed)
+    casual, registered = rng.poisson(40, rows), rng.poisson(160, rows)
+    return pl.DataFrame(
+        {
+            "temp": rng.normal(15, 8, rows),
+            "hour": rng.integers(0, 24, rows),
+            "casual": casual.astype(float),
+            "registered": registered.astype(float),
+            "weather": rng.choice(["clear", "rain", "snow"], rows).tolist(),
+            "bikers": (casual + registered).astype(float),
+        }
+    )
+
+
+def test_columns_that_add_up_to_the_target_are_named():
+    parts = ("casual", "registered")
+    table = bikes()
+    assert make_stream(table, "bikers").adding_up == parts
+    assert make_stream(table, "bikers", train_rows=150).adding_up == parts
+    assert make_stream(table, "bikers", drop=["casual"]).adding_up == ()
+    # one of several targets; in other units; in single precision
+    table = table.with_columns(other=pl.col("temp") ** 2)
+    assert make_stream(table, ["other", "bikers"]).adding_up == parts
+    scaled = table.with_columns(bikers=3e6 * pl.col("bikers") - 7, casual=pl.col("casual") / 9)
+    assert make_stream(scaled, "bikers", drop=["other"]).adding_up == parts
+    single = bikes().cast({"bikers": pl.Float32, "casual": pl.Float32})
+    assert make_stream(single, "bikers").adding_up == parts
+    # by kind of weather, too: the name of the column is told once
+    fee = pl.col("weather").replace_strict({"clear": 0.0, "rain": 5.0, "snow": 9.0})
+    paid = bikes().with_columns(bikers=pl.col("bikers") + fee)
+    assert make_stream(paid, "bikers").adding_up == (*parts, "weather")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        bikes().drop("casual"),
+        bikes().with_columns(
+            pl.col("bikers") + pl.Series(np.random.default_rng(1).normal(size=200))
+        ),
+        # the sum of what the columns were before they were rounded to tens
+        bikes().with_columns((pl.col("casual", "registered") / 10).round()),
+        bikes(rows=21),  # 7 features: too few rows to tell
+        pl.concat([bikes(rows=6).drop("casual")] * 40),  # copies of 6 rows tell no more than these
+        pl.concat([bikes(rows=12).drop("casual")] * 40),
+        bikes().with_columns(bikers=(pl.col("casual") * pl.col("registered")).sqrt()),
+        pl.DataFrame(np.random.default_rng(2).normal(size=(60, 90))).with_columns(
+            bikers=pl.Series(np.random.default_rng(3).normal(size=60))
+        ),
+        bikes().with_columns(bikers=pl.when(pl.col("temp") > 15).then(1.5).otherwise(2.5)),
+    ],
+)
+def test_columns_that_do_not_add_up_to_the_target(table):
+    assert make_stream(table, "bikers").adding_up == ()
+
+
+def test_earlier_values_of_a_straight_line_do_not_add_up_to_it():
+    rows = np.arange(100.0)
+    table = pl.DataFrame({"x": np.random.default_rng(0).normal(size=100), "y": rows**2})
+    assert make_stream(table, "y", lags=3, allow_leak=True).adding_up == ()
+
+
 TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
 
 

@@ -114,6 +114,7 @@ def pairs_of_fold(
             if late:
                 pair.losses = {name: asked(name, moment) for name in runs}
                 pair.losses["offline"] = loss(truth, query[:moment] @ batch[moment])
+                pair.losses["mean"] = loss(truth, Yl[:moment].mean(axis=0))
                 made = [loss(truth, query[order] @ end) for order, end in orders[moment]]
                 pair.orders = np.mean(made)
             pairs.append(pair)

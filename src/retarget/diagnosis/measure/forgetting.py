@@ -26,7 +26,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from retarget.diagnosis.answers import Estimate, Forgetting
-from retarget.diagnosis.measure.intervals import Batches, Mean, ratio
+from retarget.diagnosis.measure.intervals import Batches, Mean, deviation, ratio
 
 # Ages of the forgetting curve, as shares of the rows learned.
 AGES = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
@@ -154,13 +154,13 @@ def mean_over_orders(cells: list[OrderLosses], batches: Batches) -> Mean:
     """
     count = sum(len(cell.pairs) for cell in cells)
     losses = np.full(count, math.nan)
-    variance, freedom = 0.0, 0
+    errors, freedom = [0.0], 0
     for cell in cells:
         orders = len(cell.losses)
         losses[cell.pairs] = cell.losses.mean(axis=0)
         share = len(cell.pairs) / count
         if orders > 1:
-            variance += share**2 * float(cell.losses.mean(axis=1).var(ddof=1)) / orders
+            errors.append(share * deviation(cell.losses.mean(axis=1)) / math.sqrt(orders))
             freedom += orders - 1
     mean = batches.mean(losses)
-    return Mean(mean.value, mean.without, batches, variance, freedom + 1)
+    return Mean(mean.value, mean.without, batches, math.hypot(*errors), freedom + 1)

@@ -139,7 +139,9 @@ def held_out(
         past = np.arange(rows - len(coming))
         if options.hold_out == "group":
             folds = _folds_of_groups(groups, wanted, fold_count(len(past)), options.seed)
-            coming = np.setdiff1d(coming, folds[0])
+            left = np.setdiff1d(np.arange(rows), folds[0])
+            most = max(0, min(len(left) // 2, len(left) - 2))  # the others are learned
+            coming = np.intersect1d(coming, left[len(left) - most :])
             folds = [np.setdiff1d(fold, coming) for fold in folds]
             folds = [fold for fold in folds if len(fold)]
         else:
@@ -227,7 +229,10 @@ def _without_whole_classes(fold: NDArray[np.int64], number: NDArray[np.int64]) -
 def _folds_of_groups(
     groups: np.ndarray | None, count: int, folds: int, seed: int
 ) -> list[NDArray[np.int64]]:
-    """Returns the rows of each fold: all rows of some groups, at least two, drawn at random."""
+    """Returns the rows of each fold: all rows of some groups, at least two, drawn at random.
+
+    A group that has more than half of the rows is always learned.
+    """
     if groups is None:
         raise InvalidInputError(
             "whole groups are to be held out, but no column names the groups; give "
@@ -240,6 +245,7 @@ def _folds_of_groups(
             f"{FEWEST_GROUPS}, or hold out rows ({option('hold_out', 'rows')})"
         )
     order = np.random.default_rng(seed).permutation(len(names))
+    order = order[2 * sizes[order] <= len(groups)]
     made: list[NDArray[np.int64]] = []
     first = 0
     while len(made) < folds:
@@ -247,7 +253,7 @@ def _folds_of_groups(
         last = first + max(2, enough)
         if not made:
             last = min(last, len(names) - 2)  # two groups to learn from
-        elif last > len(names):
+        elif last > len(order):
             break
         made.append(np.flatnonzero(np.isin(number, order[first:last])))
         first = last

@@ -68,20 +68,28 @@ class Batches:
         if not len(values) or not np.isfinite(values).all():
             return Mean(math.nan, np.full(self.count, math.nan), self)
         # relative to the mean, so that adding up large equal values loses no digits
-        center = float(values.mean())
-        total = np.bincount(self.batch, weights=values - center, minlength=self.count)
-        left = np.maximum(len(values) - self.sizes, 1)
-        return Mean(center, center + (total.sum() - total) / left, self)
+        with np.errstate(over="ignore", invalid="ignore"):  # then it is not known
+            center = float(values.mean())
+            total = np.bincount(self.batch, weights=values - center, minlength=self.count)
+            left = np.maximum(len(values) - self.sizes, 1)
+            return Mean(center, center + (total.sum() - total) / left, self)
 
-    def variance(self, without: NDArray[np.float64]) -> float:
-        """Returns the variance of a number, given what it is without each batch (jackknife)."""
-        variance = 0.0
-        for strip in np.unique(self.strip):
-            # a number without one of n batches moves by n / (n - 1) times the batch's part in it
-            parts = without[self.strip == strip] * (self.count - 1) / self.count
-            if len(parts) > 1:
-                variance += len(parts) * float(parts.var(ddof=1))
-        return variance
+    def standard_error(self, without: NDArray[np.float64]) -> float:
+        """Returns that of a number, given what it is without each batch (jackknife)."""
+        # a number without one of n batches moves by n / (n - 1) times the batch's part in it
+        parts = without * (self.count - 1) / self.count
+        strips = (parts[self.strip == strip] for strip in np.unique(self.strip))
+        return math.hypot(*(math.sqrt(len(some)) * deviation(some) for some in strips))
+
+
+def deviation(values: NDArray[np.float64]) -> float:
+    """Returns the standard deviation of a sample, whose squares may overflow; 0 of one value."""
+    largest = float(np.abs(values).max())
+    if len(values) < 2 or largest == 0:
+        return 0.0
+    if not math.isfinite(largest):
+        return math.nan
+    return largest * float((values / largest).std(ddof=1))
 
 
 def _shared_out(place: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -98,7 +106,7 @@ class Mean:
         value: The mean of all rows.
         without: (batches,) the mean without each batch.
         batches: The batches.
-        over_runs: The variance that is due to chance in the runs, if it is a mean over runs.
+        over_runs: Its standard error that is due to chance in the runs, if it is a mean over runs.
         runs: How many runs those are.
     """
 
@@ -122,31 +130,30 @@ def mean_over_runs(runs: list[Mean]) -> Mean:
     """
     values = np.array([run.value for run in runs])
     without = np.mean([run.without for run in runs], axis=0)
-    spread = float(values.var(ddof=1)) / len(runs) if len(runs) > 1 else 0.0
-    return Mean(float(values.mean()), without, runs[0].batches, spread, len(runs))
+    over_runs = deviation(values) / math.sqrt(len(runs))
+    return Mean(float(values.mean()), without, runs[0].batches, over_runs, len(runs))
 
 
-def half_width(variances: list[tuple[float, int]]) -> float:
+def half_width(standard_errors: list[tuple[float, int]]) -> float:
     """Returns how far a 95% interval reaches from its middle; infinitely if nothing is known.
 
-    Each variance has its degrees of freedom; they are combined as Welch and Satterthwaite do.
+    Each standard error has its degrees of freedom; they are combined as Welch and Satterthwaite do.
     """
-    counted = [(variance, freedom) for variance, freedom in variances if freedom > 0]
+    counted = [(error, freedom) for error, freedom in standard_errors if freedom > 0]
     if not counted:
         return math.inf
-    total = sum(variance for variance, _ in counted)
+    total = math.hypot(*(error for error, _ in counted))
     if total == 0:
         return 0.0
-    # shares, since the square of a variance may overflow
-    freedom = 1 / sum((variance / total) ** 2 / degrees for variance, degrees in counted)
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
+    freedom = 1 / sum((error / total) ** 4 / degrees for error, degrees in counted)
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * total
 
 
 def estimate(mean: Mean, lowest: float = -math.inf, highest: float = math.inf) -> Estimate:
     """Returns a mean and its 95% interval, cut to what is possible; unknown if not finite."""
     if not mean.known:
         return UNKNOWN
-    by_rows = mean.batches.variance(mean.without), mean.batches.freedom
+    by_rows = mean.batches.standard_error(mean.without), mean.batches.freedom
     reach = half_width([by_rows, (mean.over_runs, mean.runs - 1)])
     return Estimate(mean.value, max(lowest, mean.value - reach), min(highest, mean.value + reach))
 
@@ -170,9 +177,9 @@ def ratio(above: Mean, below: Mean) -> Estimate:
     relative = above.without / above.value - below.without / below.value
     reach = half_width(
         [
-            (above.batches.variance(relative), above.batches.freedom),
-            (above.over_runs / above.value / above.value, above.runs - 1),
-            (below.over_runs / below.value / below.value, below.runs - 1),
+            (above.batches.standard_error(relative), above.batches.freedom),
+            (above.over_runs / above.value, above.runs - 1),
+            (below.over_runs / below.value, below.runs - 1),
         ]
     )
     quotient = above.value / below.value
@@ -187,7 +194,7 @@ def _times(value: float, exponent: float) -> float:
 
 def difference(above: Mean, below: Mean) -> Mean:
     """Returns how far one mean is above another of the same rows."""
-    over_runs = above.over_runs + below.over_runs
+    over_runs = math.hypot(above.over_runs, below.over_runs)
     runs = max(above.runs, below.runs)
     without = above.without - below.without
     return Mean(above.value - below.value, without, above.batches, over_runs, runs)
@@ -204,7 +211,7 @@ def gap_closed(batch: Mean, online: Mean, other: Mean) -> Estimate:
         return UNKNOWN
     share = closed.value / gap.value
     linear = (closed.without - share * gap.without) / gap.value
-    by_rows = gap.batches.variance(linear), gap.batches.freedom
-    by_runs = (closed.over_runs + share * share * gap.over_runs) / gap.value / gap.value
+    by_rows = gap.batches.standard_error(linear), gap.batches.freedom
+    by_runs = math.hypot(closed.over_runs, share * gap.over_runs) / gap.value
     reach = half_width([by_rows, (by_runs, max(closed.runs, gap.runs) - 1)])
     return Estimate(share, share - reach, share + reach)

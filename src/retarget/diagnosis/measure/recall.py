@@ -114,6 +114,12 @@ class Fold:
         moment = np.concatenate([self.times, later.moment])
         return self.probe(Pairs(place, moment)), later
 
+    def mean_predictions(self) -> NDArray[np.float64]:
+        """Returns (late pairs, c) the mean target of the rows before each moment."""
+        Y = self.kernel.Y.numpy()
+        moments, number = np.unique(self.late.moment, return_inverse=True)
+        return np.array([Y[:moment].mean(axis=0) for moment in moments])[number]
+
     def batch_predictions(self, gamma: float) -> NDArray[np.float64]:
         """Returns (late pairs, c) what the batch models of the rows before each moment predict."""
         moments = np.unique(self.late.moment)

@@ -126,7 +126,7 @@ def _combined(
     said = _together(folds, truth)
     order, order_cost, one_pass_cost = _costs(folds, ruler, said, parted)
     baselines: dict[BaselineKind, Predictions] = {
-        "constant": np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))
+        "constant": np.concatenate([one.fold.mean_predictions() for one in folds])
     }
     if not options.batch_model.is_all:
         recent = [_recent_predictions(one.fold, past, options) for one in folds]

@@ -241,7 +241,8 @@ def batch_model(
         for _ in range(min(EPOCHS, max(FEWEST_EPOCHS, affordable))):
             order = rng.permutation(learned)
             model.learn_in_turn(X[order], Y[order], advance)
-            error = float(np.square(model.predict(X[aside]) - Y[aside]).mean())
+            with np.errstate(over="ignore"):  # it may diverge
+                error = float(np.square(model.predict(X[aside]) - Y[aside]).mean())
             waited += 1
             if error < least:
                 best, least, waited = model.copied(), error, 0

@@ -168,9 +168,10 @@ class Headline:
         forgetting = self.shown.forgetting
         if forgetting is None or facts(self.shown).forgot != "yes":
             return
+        little = "hardly" if forgetting.knowable.high < 0 else "not clearly"
         yield (
-            f"It has let go of the past: {self._increase()}; but there even {self.batch} is not "
-            f"clearly better than predicting {self.constant}."
+            f"It has let go of the past: {self._increase()}; but there even {self.batch} is "
+            f"{little} better than predicting {self.constant}."
         )
 
     def _forgotten(self, known: Facts) -> Iterator[str]:

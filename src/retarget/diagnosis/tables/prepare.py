@@ -478,9 +478,10 @@ def _adding_up(preparation: Preparation, stream: Stream) -> tuple[str, ...]:
     lags = set(preparation.roles.lag_names)
     kept = np.array([name not in lags for name in columns])
     rows = np.unique(np.linspace(0, len(stream) - 1, FITTED_ROWS).astype(int))
-    if not kept.any() or len(rows) < 2 * kept.sum() + FEWEST_ROWS:
-        return ()
     X = stream.X[rows][:, kept]
+    # few rows, or copies of them, are always fitted exactly
+    if not kept.any() or len(np.unique(X, axis=0)) < 2 * X.shape[1] + FEWEST_ROWS:
+        return ()
     X = X - X.mean(axis=0)
     names = np.array(columns, dtype=object)[kept]
     for Y in (stream.Y[rows] - stream.Y[rows].mean(axis=0)).T:
