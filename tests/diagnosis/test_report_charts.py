@@ -63,7 +63,8 @@ class TestForgetting:
         axis = layout(diagnosis, "forgetting").yaxis
         assert axis.type == "log"
         assert 10 ** axis.range[1] >= 400
-        assert traces(diagnosis, "forgetting")[3].y[1] == pytest.approx(2)
+        doubled = traces(diagnosis, "forgetting")[3]
+        assert list(doubled.y) == pytest.approx([10 ** axis.range[0], 2])
         lost = diagnosis.forgetting.curve.with_columns(low=pl.lit(-1.5), high=pl.lit(math.inf))
         wide = replace(diagnosis, forgetting=replace(diagnosis.forgetting, curve=lost))
         band = traces(wide, "forgetting")[0]

@@ -17,7 +17,6 @@ from retarget.diagnosis.answers import (
     Question,
     Score,
 )
-from retarget.diagnosis.facts import POINTS, judged
 from retarget.diagnosis.measure.stability import NON_NORMALITY_ROWS
 from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
@@ -96,15 +95,6 @@ def with_interval(estimate: Estimate, share: bool = False) -> str:
     if not math.isfinite(estimate.value):
         return "-"
     return f"{(percent if share else number)(estimate.value)} ({interval(estimate, share)})"
-
-
-def points_apart(gap: Estimate) -> str:
-    """Words how far a learner is behind in accuracy, in points."""
-    seen, word = (gap, "behind") if gap.value > 0 else (opposite(gap), "ahead")
-    value, low, high = (f"{100 * part + 0.0:.0f}".replace("-", MINUS) for part in seen)
-    if judged(gap, POINTS) == "not clear":
-        return f"not clearly different, {low} to {high} points"
-    return f"{value} points {word}, {low} to {high}"
 
 
 def opposite(estimate: Estimate) -> Estimate:
