@@ -451,13 +451,22 @@ def test_earlier_results_are_kept_and_compared(command, tmp_path, stand):
     first = (tmp_path / "out" / "diagnosis.json").read_bytes()
     code, shown = command(*asked, "--compare", "out/diagnosis.json")
     assert code == 0
-    assert "Compared with an earlier run" in shown
+    assert "Nothing has clearly changed since the earlier run." in shown
     assert stand.compared[0].what == "Verdict"
     assert (tmp_path / "out-1" / "diagnosis.json").read_bytes() == first
     assert names(tmp_path / "out-1") == FILES
     assert names(tmp_path / "out") == FILES | {"mine.txt"}
-    command(*asked)
+    _, shown = command(*asked, "--compare", "out/diagnosis.json", "--verbose")
+    assert "Compared with an earlier run" in shown
+    assert "Rows learned" in shown
     assert names(tmp_path / "out-2") == FILES
+    other = json.loads(first) | {"rows": 7}
+    other["verdict"]["kind"] = "as good"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    _, shown = command(*asked, "--compare", "other.json")
+    assert "Compared with an earlier run" in shown  # what clearly changed
+    assert "as good" in shown
+    assert "Rows learned" not in shown
 
 
 def test_a_gap_above_the_limit_is_exit_code_3(command, monkeypatch, stand):

@@ -244,7 +244,7 @@ def correct(
 def show(
     diagnosis: "Diagnosis", compared: "list[Compared]", verbose: bool, printed: int = 0
 ) -> None:
-    """Prints the first screen, below so many lines, and a comparison; or everything."""
+    """Prints the first screen, below so many lines, and what clearly changed; or everything."""
     from retarget.diagnosis.report.report_tables import compared_table
     from retarget.diagnosis.report.terminal import LINES, WIDTH, Screen, everything, first_screen
 
@@ -253,8 +253,11 @@ def show(
         parts = everything(diagnosis, compared, screen)
     else:
         parts = first_screen(diagnosis, screen, LINES - printed)
-        if compared:
-            parts.append(screen.table(compared_table(compared)))
+        clear = [one for one in compared if one.change.endswith(("changed", "better", "worse"))]
+        if clear:
+            parts.append(screen.table(compared_table(clear)))
+        elif compared:
+            parts.append(screen.text("Nothing has clearly changed since the earlier run."))
     for part in parts:
         console.print(part, width=screen.width)
 
