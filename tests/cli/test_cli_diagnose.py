@@ -461,11 +461,11 @@ def test_earlier_results_are_kept_and_compared(command, tmp_path, stand):
     assert "Rows learned" in shown
     assert names(tmp_path / "out-2") == FILES
     other = json.loads(first) | {"rows": 7}
-    other["verdict"]["kind"] = "as good"
+    other["verdict"]["kind"] = "diverged"
     (tmp_path / "other.json").write_text(json.dumps(other))
     _, shown = command(*asked, "--compare", "other.json")
     assert "Compared with an earlier run" in shown  # what clearly changed
-    assert "as good" in shown
+    assert "diverged" in shown
     assert "Rows learned" not in shown
 
 
