@@ -30,10 +30,10 @@ CASES = (
     (10_000, 20, 15.0),
     (20_000, 10, 56.0),
     (54_000, 10, 60.0),
-    (200_000, 10, 115.0),
-    (1_000_000, 20, 180.0),
+    (200_000, 10, 45.0),
+    (1_000_000, 20, 60.0),
 )
-MEMORY = 3.0  # GB in all: data, interpreter and libraries included
+MEMORY = 2.5  # GB in all: data, interpreter and libraries included
 LOADED, LOADED_RATIO = (10_000, 20), 1.5
 
 

@@ -87,6 +87,8 @@ def test_what_the_command_takes_python_takes_as_well():
         "open_report",
         "compare",
         "fail_above",
+        "summary",
+        "verbose",
     }
     assert set(command) - set(known) - of_files == ELSEWHERE
     assert set(known) - set(command) == {"X", "Y", "learner"}

@@ -22,7 +22,10 @@ from support.prepared_streams import make_stream
 SOURCE = Path(diagnosis.__path__[0])
 ARGUMENTS = inspect.signature(rt.diagnose).parameters
 # Of the command alone: where files are, and what is printed.
-OF_FILES = {"file", "example", "out", "as_object", "open_report", "compare", "fail_above"}
+OF_FILES = {
+    *("file", "example", "out", "as_object", "open_report", "compare", "fail_above"),
+    *("summary", "verbose"),
+}
 OPTIONS = {
     each.name: each.opts[0]
     for each in loaded("diagnose").params

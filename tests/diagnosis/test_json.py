@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from retarget.diagnosis.report.comparison import as_estimate, compared_with, rea
 from retarget.diagnosis.report.export import as_json
 from retarget.diagnosis.report.schema import DIAGNOSIS_JSON
 from retarget.errors import InvalidInputError
+from support import made_diagnosis as made
 from support.diagnosis_streams import classes
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "diagnosis.schema.json"
@@ -67,6 +69,60 @@ def test_flat_numbers(runs):
     online = runs[0].score("online", "next")
     assert numbers["next/online/accuracy"] == online.accuracy.value
     assert numbers["whole/excess"] == runs[0].answer("whole").excess.value
+
+
+def test_what_was_forgotten_has_the_same_names_everywhere(runs):
+    found = runs[0]
+    written, numbers = as_json(found), found.numbers()
+    for name in ("order_cost", "one_pass_cost"):
+        assert written[name] == getattr(found, name)._asdict()
+        for end in ("value", "low", "high"):
+            assert numbers[f"{name}/{end}"] == written[name][end]
+    for end in ("value", "low", "high"):
+        assert numbers[f"forgetting/{end}"] == written["forgetting"][end]
+        assert written["forgetting"][end] == getattr(found.forgetting, end)
+    curve = written["forgetting"]["curve"]
+    assert {"age", "value", "low", "high"} <= set(curve[0])
+    assert [point["age"] for point in curve] == found.forgetting.curve["age"].to_list()
+    assert found.forgetting.half_life is not None
+    assert numbers["forgetting/half_life"] == written["forgetting"]["half_life"]
+    assert {"kind", "headline", "recommendations"} <= set(written["verdict"])
+
+
+def test_numbers_of_the_user_s_model():
+    found = made.model_regression()
+    numbers = found.numbers()
+    assert numbers["model/forgetting/value"] == found.model.forgetting.value
+    assert numbers["model/order_cost/low"] == found.model.order_cost.low
+    assert numbers["forgetting/value"] == found.forgetting.value
+    nothing = made.progressive().numbers()
+    assert not any("forgetting" in name or "cost" in name for name in nothing)
+
+
+def test_which_class_was_taken_for_which(runs):
+    answer = runs[0].answer("whole")
+    for score, written in zip(answer.scores, as_json(runs[0])["answers"][0]["scores"], strict=True):
+        counts = np.array(score.confusion)
+        assert written["confusion"] == counts.tolist()
+        right = np.diag(counts) / counts.sum(axis=1)
+        assert right == pytest.approx([one.value for one in score.recall])
+        assert counts.trace() / counts.sum() == pytest.approx(score.accuracy.value)
+
+
+def test_forgetting_is_compared_as_well():
+    before, now = made.regression(), made.model_regression()
+    later = replace(now, forgetting=made.forgetting(40.0), one_pass_cost=None)
+    lines = {line.what: line for line in compared_with(as_json(before), as_json(later))}
+    assert lines["forgetting"].before == "3.5 times (3 to 4.5)"
+    assert lines["forgetting"].change.endswith("of the error worse")
+    assert lines["cost of the order"].change == "the same"
+    assert "cost of a single pass" not in lines
+    assert not any("SGDRegressor" in what for what in lines)  # there was no model before
+    model = replace(now.model, forgetting=made.forgetting(2.0))
+    changed = replace(now, model=model)
+    lines = {line.what: line for line in compared_with(as_json(now), as_json(changed))}
+    assert lines["SGDRegressor, forgetting"].change == "80% of the error better"
+    assert lines["SGDRegressor, cost of the order"].change == "the same"
 
 
 def test_two_runs_are_compared_line_by_line(runs, tmp_path):

@@ -36,7 +36,8 @@ def judged(*, loss=None, **changes):
         change = changes.get(score.way, (BETTER, BETTER))[score.question == "next"]
         error = loss or score.error
         scores.append(replace(score, change=change, error=error))
-    return replace(found, model=replace(found.model, scores=tuple(scores)))
+    unknown = dict.fromkeys(("forgetting", "order_cost", "one_pass_cost"))
+    return replace(found, model=replace(found.model, scores=tuple(scores), **unknown))
 
 
 def behind(**changes):
@@ -75,9 +76,9 @@ def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
     found = verdict(judged()).findings
     (border,) = (k for k, text in enumerate(found) if text.startswith("All that follows"))
     assert "not about SGDRegressor" in found[border]
-    assert any("SGDRegressor on" in text for text in found[:border])
+    assert any("prediction of SGDRegressor" in text for text in found[:border])
     assert not any("online model" in text for text in found[:border])
-    assert any("online model" in text for text in found[border:])
+    assert any("later rows moved a row's target" in text for text in found[border:])
 
 
 def test_what_is_not_clear_is_called_so():
@@ -109,7 +110,9 @@ def test_the_loss_of_its_own_batch_training_is_what_it_is_compared_with():
     assert one_pass.kind == "one pass"
     assert "SGDRegressor" in one_pass.headline
     # what the online learner of the diagnosis forgot is not what the model forgot
-    forgot = Forgetting(2.0, 1.0, 3.0, 50, made.curve(), 12.0, Estimate(-0.5, -0.6, -0.4))
+    forgot = Forgetting(
+        2.0, 1.0, 3.0, 50, made.forgetting().curve, 12.0, Estimate(-0.5, -0.6, -0.4)
+    )
     assert verdict(replace(found, forgetting=forgot)).kind == "behind"
     its_own = replace(found, model=replace(found.model, forgetting=forgot))
     assert verdict(its_own).kind == "forgotten"
@@ -186,7 +189,8 @@ def test_a_model_from_the_command(monkeypatch, capsys, tmp_path):
     pl.DataFrame({"x": X[:, 0], "y": y}).write_csv("t.csv")
     asked = ("diagnose", "t.csv", "--target", "y", "--out", "out", "--evaluation", "whole")
     model = ("--model", "sklearn.linear_model:SGDRegressor", "--model-options", "eta0=0.02")
-    code, shown = run(monkeypatch, capsys, *asked, *model, "--model-options", "penalty=null")
+    more = ("--model-options", "penalty=null", "--verbose")
+    code, shown = run(monkeypatch, capsys, *asked, *model, *more)
     assert code == 0
     assert "SGDRegressor" in shown
     assert "0.02 / t^0.25" in shown

@@ -4,6 +4,7 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -95,20 +96,38 @@ def visit(tmp_path_factory):
 @pytest.mark.parametrize(
     "name", ["classification", pytest.param("model_regression", marks=pytest.mark.slow)]
 )
-def test_first_screen_holds_headline_advice_and_scores(visit, name):
+def test_first_screen_holds_headline_forgetting_and_advice(visit, name):
     opened = visit(name)
     for size in (PHONE, DESKTOP):
         opened.resize(size)
-        places = [
+        headline, curve, advice, along = (
             opened.page.locator(selector).bounding_box()
-            for selector in ("h1", "#advice", ".cards", "#first-scores table", "#chart-along")
-        ]
-        tops = [place["y"] for place in places]
-        assert tops[0] >= 0
-        assert tops[0] < tops[1] <= tops[2] < tops[3] < tops[4]
-        for place in places[: 4 if size is DESKTOP else 3]:  # a phone has room for the cards
+            for selector in ("h1", "#chart-forgetting", "#advice", "#chart-along")
+        )
+        assert headline["y"] >= 0
+        assert max(curve["y"], advice["y"]) < along["y"]
+        for place in (headline, curve):
             assert place["y"] + place["height"] <= size["height"]
-        assert places[0]["width"] >= 0.77 * size["width"]
+        if size is DESKTOP:  # beside the headline
+            assert headline["x"] + headline["width"] < curve["x"]
+            assert curve["y"] < advice["y"]
+            assert advice["y"] + advice["height"] <= size["height"]
+        else:  # between headline and advice
+            assert headline["y"] + headline["height"] <= curve["y"]
+            assert curve["y"] + curve["height"] <= advice["y"]
+
+
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_curve_is_drawn_in_the_reader_s_colors_and_dates_fit_a_phone(visit, dark):
+    opened = visit("regression", PHONE, color_scheme="dark" if dark else "light")
+    assert opened.page.locator("#chart-forgetting .js-line").count() >= 3
+    paper = opened.brightness("#chart-forgetting .main-svg")
+    assert (paper < 60) == dark
+    # dates that do not fit beside each other are left out
+    ticks = opened.page.locator("#chart-along .xtick text").all()
+    boxes = sorted((tick.bounding_box() for tick in ticks), key=lambda box: box["x"])
+    assert 2 <= len(boxes) <= 3
+    assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(boxes))
 
 
 def test_hostile_text_is_shown_and_does_not_run(visit):

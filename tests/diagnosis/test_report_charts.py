@@ -1,6 +1,7 @@
 """The charts show the diagnosis's numbers; which rows are drawn; numbers and names in words."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from retarget.diagnosis.answers import UNKNOWN, Estimate
 from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import words
-from retarget.diagnosis.report.charts import log_scale, rows, scale
-from retarget.diagnosis.report.page import chart_json, report_charts
+from retarget.diagnosis.report.charts import Chart, NotDrawn, log_scale, rows, scale
+from retarget.diagnosis.report.charts.catalog import CHARTS, report_charts
+from retarget.diagnosis.report.page import chart_json
 from retarget.diagnosis.result import ChosenValue, GroupShift, Stability
+from retarget.errors import InvalidInputError
 from retarget.learners import COLORS
 from support import made_diagnosis as made
 
@@ -25,9 +28,65 @@ def layout(diagnosis, key):
     return report_charts(diagnosis)[key].figure.layout
 
 
+def days(diagnosis):
+    return [str(time)[:10] for time in diagnosis.stream.times]
+
+
 def drawn(dots):
     """What is drawn at each place along the stream."""
     return {x: y for trace in dots for x, y in zip(trace.x, trace.y, strict=True)}
+
+
+class TestForgetting:
+    """What was forgotten?"""
+
+    def test_error_by_age_with_its_interval_and_where_it_has_doubled(self):
+        diagnosis = made.regression()
+        curve = diagnosis.forgetting.curve
+        band, error, same, doubled = traces(diagnosis, "forgetting")
+        assert list(error.x) == [0, *curve["age"]]
+        assert error.y == pytest.approx([1, *(1 + curve["value"])])
+        assert (list(same.y), same.line.dash) == ([1, 1], "dash")
+        assert list(band.x) == [0, *curve["age"], *curve["age"][::-1], 0]
+        ends = [1, *(1 + curve["high"]), *(1 + curve["low"])[::-1], 1]
+        assert band.y == pytest.approx(ends)
+        assert (list(doubled.x), doubled.y[1]) == ([25, 25], 2)
+        chart = report_charts(diagnosis)["forgetting"]
+        assert "doubled after 25 rows" in chart.caption
+        assert "3.5 times (3 to 4.5)" in chart.caption
+        assert chart.figure.layout.yaxis.type is None
+        never = replace(diagnosis.forgetting, half_life=None)
+        assert len(traces(replace(diagnosis, forgetting=never), "forgetting")) == 3
+
+    def test_large_increases_are_drawn_on_a_logarithmic_axis(self):
+        diagnosis = replace(made.regression(), forgetting=made.forgetting(400.0))
+        axis = layout(diagnosis, "forgetting").yaxis
+        assert axis.type == "log"
+        assert 10 ** axis.range[1] >= 400
+        doubled = traces(diagnosis, "forgetting")[3]
+        assert list(doubled.y) == pytest.approx([10 ** axis.range[0], 2])
+        lost = diagnosis.forgetting.curve.with_columns(low=pl.lit(-1.5), high=pl.lit(math.inf))
+        wide = replace(diagnosis, forgetting=replace(diagnosis.forgetting, curve=lost))
+        band = traces(wide, "forgetting")[0]
+        assert np.nanmin(band.y) > 0
+        assert not np.isinf(band.y).any()
+
+    def test_of_the_user_s_model(self):
+        error = traces(made.model_regression(), "forgetting")[1]
+        assert error.y[-1] == 8
+        assert "SGDRegressor" in report_charts(made.model_regression())["forgetting"].caption
+
+    def test_the_reason_if_there_is_none(self):
+        few = replace(made.forgetting(), curve=made.forgetting().curve.clear())
+        for diagnosis, why in (
+            (made.progressive(), "no rows of the whole stream are held out"),
+            (made.diverged(), "not finite numbers"),
+            (made.model_that_failed(), "not finite numbers"),
+            (made.logged(), "those at the end"),
+            (replace(made.regression(), forgetting=None), "too few held-out rows"),
+            (replace(made.regression(), forgetting=few), "too few rows for a curve. Over all"),
+        ):
+            assert why in report_charts(diagnosis)["forgetting"].why
 
 
 class TestAlong:
@@ -45,7 +104,33 @@ class TestAlong:
         ]
         assert [trace.line.dash for trace in found] == [None, None, "dash"]
         assert found[0].customdata[1] == "positions 9 to 16 (2024-01-09 to 2024-01-16)"
-        assert layout(diagnosis, "along").xaxis.title.text == "position in the stream"
+        axis = layout(diagnosis, "along").xaxis
+        assert axis.title.text == "when it came"  # with dates of five rows
+        times = diagnosis.stream.times
+        assert list(axis.ticktext) == [times[row] for row in (16, 48, 80, 112, 144)]
+        assert list(axis.tickvals) == [17, 49, 81, 113, 145]
+
+    def test_dates_are_without_times_where_these_tell_nothing(self):
+        diagnosis = made.regression()
+        minutes = np.array([f"{day} 07:{row % 60:02d}" for row, day in enumerate(days(diagnosis))])
+        shown = replace(diagnosis, stream=replace(diagnosis.stream, times=minutes))
+        assert layout(shown, "along").xaxis.ticktext[0] == days(diagnosis)[16]
+        same_day = np.array([f"2024-01-01 {row // 60:02d}:{row % 60:02d}" for row in range(160)])
+        shown = replace(diagnosis, stream=replace(diagnosis.stream, times=same_day))
+        assert layout(shown, "along").xaxis.ticktext[0] == "2024-01-01 00:16"
+
+    def test_drift_is_marked_where_it_begins(self):
+        diagnosis = made.drifting(made.regression(), onset=41)
+        chart = report_charts(diagnosis)["along"]
+        line = chart.figure.data[-1]
+        assert (line.name, list(line.x)) == ("drift begins", [41, 41])
+        assert f"(position 41, {diagnosis.stream.times[40]})" in chart.caption
+        rows_of_file = made.drifting(made.classification(), onset=41)
+        number = rows_of_file.stream.rows[40]
+        assert list(traces(rows_of_file, "along")[-1].x) == [number, number]
+        unclear = replace(diagnosis.drift, effect=Estimate(-0.4, -0.9, 0.1))
+        names = [trace.name for trace in traces(replace(diagnosis, drift=unclear), "along")]
+        assert "drift begins" not in names
 
     def test_rows_have_the_numbers_of_the_file_if_it_is_in_order(self):
         diagnosis = made.classification()
@@ -201,6 +286,64 @@ class TestGroupsAndTargets:
         assert len(traces(many, "targets")[0].x) == 30
 
 
+class TestConfusion:
+    """Which class was taken for which?"""
+
+    def test_shares_of_each_class(self):
+        (squares,) = traces(made.classification(), "confusion")
+        expected = 0.6 * np.eye(4)
+        expected[:, 3] += 0.4
+        np.testing.assert_allclose(squares.z, expected)
+        assert squares.hovertext[1][3] == "40% of class 1<br>taken for class 3"
+        assert squares.texttemplate == "%{z:.0%}"
+        assert "40% of class 0 are taken for class 3" in (
+            report_charts(made.classification())["confusion"].alternative
+        )
+        fifteen = made.classification(tuple(f"class {k:02d}" for k in range(15)), 120)
+        assert traces(fifteen, "confusion")[0].texttemplate is None
+        mine = report_charts(made.model_classification())["confusion"]
+        assert "a net with a long name" in mine.caption
+
+    def test_none_of_numbers_many_classes_or_predictions_that_are_not_finite(self):
+        many = made.classification(tuple(f"class {k:02d}" for k in range(40)), 120)
+        lost = made.classification()
+        answers = tuple(
+            replace(one, scores=tuple(replace(score, confusion=()) for score in one.scores))
+            for one in lost.answers
+        )
+        for diagnosis, why in (
+            (made.regression(), "The targets are numbers"),
+            (many, "There are 40 classes; .* at most 20"),
+            (replace(lost, answers=answers), "not finite"),
+        ):
+            chart = report_charts(diagnosis)["confusion"]
+            assert re.search(why, chart.why)
+
+
+class TestNotebook:
+    """The same charts as figures: `Diagnosis.plot`."""
+
+    @pytest.mark.parametrize("name", CHARTS)
+    def test_each_by_its_name(self, name):
+        diagnosis = made.classification()
+        found, chart = diagnosis.plot(name), report_charts(diagnosis)[name]
+        assert found.layout.title.text == chart.title
+        assert found.data == chart.figure.data
+        assert found.layout.height > chart.figure.layout.height
+        assert chart.figure.layout.title.text is None  # a copy was changed
+
+    def test_all_that_are_drawn(self):
+        assert list(made.classification().plot()) == list(CHARTS)
+        drawn = made.progressive().plot()
+        assert set(CHARTS) - set(drawn) == {"forgetting", "confusion"}
+
+    def test_names_that_there_are_not_and_numbers_that_are_not_defined(self):
+        with pytest.raises(InvalidInputError, match=r"no chart 'forgeting'; expected one of forg"):
+            made.regression().plot("forgeting")
+        with pytest.raises(InvalidInputError, match=r"'forgetting' .* no rows of the whole str"):
+            made.progressive().plot("forgetting")
+
+
 class TestScores:
     """Which learner predicts best? Which way of training your model? Was the rate a good choice?"""
 
@@ -228,13 +371,11 @@ class TestScores:
         assert list(traces(made.classification(), "scores")[0].x)[:2] == [0.95, 0.6]
 
     def test_each_way_of_training(self):
-        whole, coming = traces(made.model_regression(), "ways")
-        assert list(whole.x) == [9, 7, 5, 3]
-        assert list(coming.x) == [18, 14, 10, 6]
-        assert list(whole.marker.color) == [COLORS[name] for name in words.WAYS.values()]
-        assert report_charts(made.regression())["ways"] is None
-        assert report_charts(made.model_that_failed())["ways"] is None
-        assert report_charts(made.logged())["ways"] is None  # there is nothing to compare
+        whole, coming = traces(made.model_regression(), "scores")
+        assert list(whole.x) == [9, 7, 5, 3, 12.5, 15.5]
+        assert list(coming.x) == [18, 14, 10, 6, 25, 15.5]
+        assert list(whole.marker.color)[:4] == [COLORS[name] for name in words.WAYS.values()]
+        assert report_charts(made.model_regression())["scores"].title.startswith("Which way of")
 
     def test_rates(self):
         tried = pl.DataFrame({"value": [2.0, 0.25, 1.0], "score": [None, 0.3, 0.5]})
@@ -260,8 +401,8 @@ def test_nothing_finite_no_chart():
         replace(made.lost_scores(one, *names), baselines=()) for one in made.diverged().answers
     )
     charts = report_charts(replace(made.diverged(), answers=lost))
-    assert {key for key, chart in charts.items() if chart is not None} == {"rate"}
-    assert report_charts(made.undefined())["along"] is None
+    assert {key for key, chart in charts.items() if isinstance(chart, Chart)} == {"rate"}
+    assert isinstance(report_charts(made.undefined())["along"], NotDrawn)
 
 
 def test_largest_moves():

@@ -17,8 +17,8 @@ from retarget.diagnosis.report.export import (
     corrected_table,
     most_distorted,
     shift_table,
-    terminal_parts,
 )
+from retarget.diagnosis.report.terminal import Screen, everything
 from retarget.diagnosis.result import Approximation, Stability
 from support.real_diagnosis import classification, regression, weather
 
@@ -114,13 +114,14 @@ def test_json_has_no_nan(real):
 
 
 def shown(diagnosis, compared=()):
+    """What `--verbose` prints."""
     console = Console(file=io.StringIO(), width=160, emoji=False)
-    for part in terminal_parts(diagnosis, compared):
+    for part in everything(diagnosis, compared, Screen(width=160)):
         console.print(part)
     return " ".join(console.file.getvalue().split())  # a title is wrapped to its table
 
 
-def test_the_terminal_shows_scores_rows_and_verdict():
+def test_verbose_shows_scores_rows_and_verdict():
     diagnosis = regression()
     text, error = shown(diagnosis), diagnosis.score("online").error
     for words in (
@@ -167,12 +168,9 @@ def test_cells_are_no_markup_on_the_terminal():
 def test_a_diagnosis_shows_and_saves_itself(tmp_path):
     diagnosis = classification()
     assert isinstance(diagnosis, rt.Diagnosis)
-    summary = diagnosis.summary
-    assert summary.splitlines()[0] == diagnosis.verdict.headline
-    assert re.search(
-        r"\n  online model: error 0\.\d+ \(0\.\d+ to 0\.\d+\), accuracy 0\.\d+ \(0", summary
-    )
-    assert "gap closed, corrected: 100% (100% to 100%)" in summary
+    summary = " ".join(diagnosis.summary.split())
+    assert summary.startswith(diagnosis.verdict.headline)
+    assert re.search(r"Online model \d+% \(\d", summary)
     assert diagnosis.table().equals(shift_table(diagnosis))
     diagnosis.to_parquet(str(tmp_path / "new" / "shift.parquet"))
     assert pl.read_parquet(tmp_path / "new" / "shift.parquet").equals(diagnosis.table())

@@ -4,20 +4,33 @@ from dataclasses import replace
 
 import numpy as np
 
+from retarget.diagnosis.answers import Estimate
 from support.real_diagnosis import classification, regression
 
 
 def diagnosis_of(stream):
     """A real diagnosis with another stream's shapes: nothing was moved, nothing corrected."""
     real = classification() if stream.kind == "classification" else regression()
+    factor = stream.variance / real.stream.variance
+    scored = [
+        replace(one, scores=tuple(in_units(score, factor) for score in one.scores))
+        for one in real.answers
+    ]
     arrays = ("effective", "corrected", "iterative", "prequential")
     return replace(
         real,
         stream=stream,
+        answers=tuple(scored),
         density=np.zeros(len(stream)),
         changed=np.zeros(len(stream), dtype=bool),
         **dict.fromkeys(arrays, stream.Y),
     )
+
+
+def in_units(score, factor):
+    """The score of targets whose variance is so many times as large."""
+    error, loss = (Estimate(*(factor * end for end in part)) for part in (score.error, score.loss))
+    return replace(score, error=error, loss=loss)
 
 
 class Stand:

@@ -7,7 +7,16 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from retarget.diagnosis.answers import UNKNOWN, Answer, Baseline, Estimate, ModelScore, Score
+from retarget.diagnosis.answers import (
+    UNKNOWN,
+    Answer,
+    Baseline,
+    Drift,
+    Estimate,
+    Forgetting,
+    ModelScore,
+    Score,
+)
 from retarget.diagnosis.result import (
     Approximation,
     ChosenValue,
@@ -62,6 +71,30 @@ def share(value):
     return Estimate(value, max(value - 0.06, 0.0), min(value + 0.05, 1.0))
 
 
+def forgetting(top=4.0):
+    """The error rises to so many times what it was, and has doubled after some rows."""
+    times = np.array([1.5, 2.5, top])
+    ages = np.array([10.0, 40.0, 120.0])
+    curve = pl.DataFrame(
+        {
+            "age": ages,
+            "value": times - 1,
+            "low": 0.8 * times - 1,
+            "high": 1.3 * times - 1,
+            "rows": [40, 38, 30],
+        }
+    )
+    increase = Estimate(top - 1.5, top - 2, top - 0.5)
+    return Forgetting(*increase, rows=40, curve=curve, half_life=25.0, known=estimate(-0.7))
+
+
+def confusion(classes):
+    """Six of ten rows of a class are right, and four are taken for the last class."""
+    counts = 6 * np.eye(classes, dtype=int)
+    counts[:, -1] += 4
+    return tuple(tuple(row) for row in counts.tolist())
+
+
 def answer_to(question, stream, worse=1.0):
     """Scores 5, 9, 5, 6 of the learners and 12.5 of the mean, times `worse`; 95% to 60% correct."""
     classes = stream.kind == "classification"
@@ -78,6 +111,8 @@ def answer_to(question, stream, worse=1.0):
             share(shares[learner] / worse) if classes else None,
             estimate(worse * error),
             tuple(estimate(worse * error * 10**k) for k in range(outputs)) if outputs > 1 else (),
+            tuple(share((k + 1) / 100) for k in range(stream.Y.shape[1])) if classes else (),
+            confusion(stream.Y.shape[1]) if classes and stream.Y.shape[1] <= 20 else (),
         )
         for learner, error in errors.items()
     )
@@ -97,15 +132,6 @@ def answer_to(question, stream, worse=1.0):
     return Answer(question, rows, scores, tuple(baselines), excess, gap, closed, effect)
 
 
-def curve():
-    """A forgetting curve that rises."""
-    ages = np.array([5.0, 10.0, 20.0, 40.0, 80.0])
-    values = ages / 12
-    return pl.DataFrame(
-        {"age": ages, "value": values, "low": 0.8 * values, "high": 1.2 * values, "rows": 40}
-    )
-
-
 def diagnosis_of(stream, questions=("whole", "next")):
     """What a diagnosis finds in a stream, with invented scores."""
     options = {"width": 2.0, "lr": 0.5, "gamma": 0.1, "block_size": 16, "ridge": 0.1}
@@ -116,7 +142,19 @@ def diagnosis_of(stream, questions=("whole", "next")):
         "lr": ChosenValue(0.5, True, "smallest error on each row before it was learned", tried),
         "stability": Stability(2.0, 12.0),
     }
+    if "whole" in questions:
+        invented |= {
+            "forgetting": forgetting(),
+            "order_cost": Estimate(0.5, 0.4, 0.6),
+            "one_pass_cost": Estimate(0.2, 0.1, 0.3),
+        }
     return Made(**(vars(found) | invented))
+
+
+def drifting(diagnosis, onset=41):
+    """The same with drift from a row on."""
+    drift = Drift(window=16, refits=8, rows=128, effect=Estimate(-0.4, -0.5, -0.3), onset=onset)
+    return replace(diagnosis, drift=drift)
 
 
 @cache
@@ -195,6 +233,7 @@ def diverged():
         along=real.along.with_columns(online=lost, online_now=lost),
         groups=replace(groups, own=np.full(3, NAN)),
         stability=Stability(0.2, NAN),
+        **dict.fromkeys(("forgetting", "order_cost", "one_pass_cost")),
     )
 
 
@@ -277,6 +316,8 @@ def model_of(diagnosis, **changes):
             error,
             change=Estimate(value / 9 - 1, -0.7, -0.05),
             constant=Estimate(-0.5, -0.6, -0.4),
+            recall=() if right is None else tuple(share(k / 10) for k in range(stream.Y.shape[1])),
+            confusion=() if right is None else confusion(stream.Y.shape[1]),
         )
         for k, one in enumerate(diagnosis.answers)
         for way, value in WAYS.items()
@@ -298,6 +339,9 @@ def model_of(diagnosis, **changes):
         closed={one.question: Estimate(0.81, 0.7, 0.9) for one in diagnosis.answers},
         prequential=estimate(8),
         remembered=estimate(11),
+        forgetting=forgetting(8.0),
+        order_cost=Estimate(0.3, 0.2, 0.4),
+        one_pass_cost=Estimate(0.25, -0.1, 0.6),
     )
     return replace(made, **changes)
 
@@ -318,9 +362,8 @@ def lost_model(diagnosis):
     """The parts of a model of which nothing is known."""
     lost = np.full_like(diagnosis.stream.Y, NAN)
     parts = dict.fromkeys(("after", "end"), lost) | {"closed": {}, "orders": {}}
-    return (
-        parts | dict.fromkeys(("theory", "agreement", "corrected"), None) | {"corrected_size": NAN}
-    )
+    nothing = ("theory", "agreement", "corrected", "forgetting", "order_cost", "one_pass_cost")
+    return parts | dict.fromkeys(nothing) | {"corrected_size": NAN}
 
 
 def model_that_failed():

@@ -17,6 +17,7 @@ from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
 
 if TYPE_CHECKING:
+    from retarget.diagnosis.report.comparison import Compared
     from retarget.diagnosis.result import Diagnosis
 
 
@@ -92,6 +93,18 @@ def diagnose(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = OUT,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.md",
+            help="Also write headline, advice, scores and forgetting as Markdown, for a pull "
+            "request.",
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Print everything: all tables, findings and notes."),
+    ] = False,
     as_object: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -101,12 +114,13 @@ def diagnose(
 ) -> None:
     """Shows which targets an online learner shifted in your stream, and what would help.
 
-    Writes report.html, diagnosis.json, shift.parquet (every row's shift) and corrected.parquet
-    (targets to train on) into a folder. Earlier results are moved to a folder next to it.
+    Prints the verdict on one screen, and writes report.html, diagnosis.json, shift.parquet (every
+    row's shift) and corrected.parquet (targets to train on) into a folder. Earlier results are
+    moved to a folder next to it.
     """
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.comparison import compared_with, read_earlier
-    from retarget.diagnosis.report.export import as_json, terminal_parts
+    from retarget.diagnosis.report.export import as_json
     from retarget.progress import in_lines
 
     in_lines()
@@ -116,6 +130,8 @@ def diagnose(
         )
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
+    if summary is not None:
+        require_own_file("--summary", summary, [asked.file, test, compare])
     limit = None if fail_above is None else share_of("--fail-above", fail_above)
     earlier = None if compare is None else read_earlier(compare)
     options = diagnosis_options(
@@ -128,21 +144,29 @@ def diagnose(
     )
     options.evaluation_with(test)  # a conflict is reported before a long file is read
     table, test_table, roles = load_stream(asked, test, example)
+    printed = 0  # lines
     if example is not None and not as_object:
-        say(f"Wrote {FILE}: {len(table)} rows. This is the same as: {SAME_AS}")
+        printed = 3
+        start, end = SAME_AS.rsplit(" --", 1)
+        say(f"Wrote {FILE} ({len(table)} rows). This is the same as:")
+        say(f"  {start} \\\n      --{end}")
     diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
-    files, kept = write_all(diagnosis, out, compared)
+    files, kept = write_all(diagnosis, out, compared, summary)
     if as_object:
         written = [str(path) for path in files]
         more = {"files": written} | ({"compared": compared} if compared else {})
         typer.echo(json.dumps({**as_json(diagnosis), **more}, allow_nan=False))
     else:
-        for part in terminal_parts(diagnosis, compared):
-            console.print(part)
+        show(diagnosis, compared, verbose, printed)
         if kept is not None:
-            say(f"The earlier results are kept in {kept}.")
-        say("\n".join(["Written:", *(f"  {path}" for path in files)]))
+            here = Path.cwd()
+            place = kept.relative_to(here) if kept.is_relative_to(here) else kept
+            say(f"The earlier results are kept in {place}.")
+        if verbose:
+            say("\n".join(["Written:", *(f"  {path}" for path in files)]))
+        else:
+            say(f"Report: {files[0]} (--verbose prints all of it)")
     if open_report:
         typer.launch(str(files[0]))
     if limit is not None and exceeds(diagnosis, limit):
@@ -215,6 +239,37 @@ def correct(
         markup=False,
     )
     say("\n".join(["Written:", f"  {path}", f"  {about}"]))
+
+
+def show(
+    diagnosis: "Diagnosis", compared: "list[Compared]", verbose: bool, printed: int = 0
+) -> None:
+    """Prints the first screen, below so many lines, and what clearly changed; or everything."""
+    from retarget.diagnosis.report.report_tables import compared_table
+    from retarget.diagnosis.report.terminal import LINES, WIDTH, Screen, everything, first_screen
+
+    screen = Screen(min(WIDTH, console.width), console.encoding)
+    if verbose:
+        parts = everything(diagnosis, compared, screen)
+    else:
+        parts = first_screen(diagnosis, screen, LINES - printed)
+        clear = [one for one in compared if one.change.endswith(("changed", "better", "worse"))]
+        if clear:
+            parts.append(screen.table(compared_table(clear)))
+        elif compared:
+            parts.append(screen.text("Nothing has clearly changed since the earlier run."))
+    for part in parts:
+        console.print(part, width=screen.width)
+
+
+def require_own_file(option: str, path: Path, read: list[Path | None]) -> None:
+    """Rejects a file to write that is a folder, or one that is read."""
+    inputs = {user_path(one).resolve() for one in read if one is not None}
+    if path.is_dir() or path.resolve() in inputs:
+        raise InvalidInputError(
+            f"{option} would write to {path}, which is a folder or a file that is read; choose "
+            "another file"
+        )
 
 
 def share_of(option: str, text: str) -> float:

@@ -37,14 +37,15 @@ def keep_earlier(folder: Path) -> Path | None:
 
 
 def write_all(
-    diagnosis: "Diagnosis", folder: Path, compared: "list[Compared]"
+    diagnosis: "Diagnosis", folder: Path, compared: "list[Compared]", summary: Path | None = None
 ) -> tuple[list[Path], Path | None]:
     """Writes the report, the JSON and the tables; if one fails, none is written.
 
-    There are no corrected targets if none can be recommended. Returns the files, and the folder in
-    which those of an earlier run are kept.
+    There are no corrected targets if none can be recommended. `summary` is a file for the first
+    screen as Markdown. Returns the files, and the folder in which those of an earlier run are kept.
     """
     from retarget.diagnosis.report.export import corrected_table, made_for, shift_table
+    from retarget.diagnosis.report.markdown import summary_markdown
     from retarget.diagnosis.report.page import report_html
 
     corrected = corrected_table(diagnosis)
@@ -57,10 +58,13 @@ def write_all(
         if corrected is not None:
             write_table(corrected, targets[0], made_for(diagnosis, command_line()))
         diagnosis.to_json(described)
+        if summary is not None:
+            first_screen = together.enter_context(atomic_file(summary))
+            first_screen.write_text(summary_markdown(diagnosis), "utf-8", newline="\n")
         page = report_html(diagnosis, command=command_line(), compared=compared)
         report.write_text(page, "utf-8", newline="\n")
         kept = keep_earlier(folder)  # all are written, and about to take their places
-    return files, kept
+    return [*files, *([] if summary is None else [summary])], kept
 
 
 def write_table(

@@ -85,6 +85,9 @@ class Score:
             several; empty for one target and for classes.
         recall: For each class, the share of its rows that are predicted correctly; empty for
             numbers.
+        confusion: For each class, how often each class was predicted for its rows; empty for
+            numbers, and for more than 20 classes. Rows from the whole stream count once for each
+            late moment at which they are asked about.
     """
 
     learner: LearnerName
@@ -94,6 +97,7 @@ class Score:
     loss: Estimate
     by_target: tuple[Estimate, ...] = ()
     recall: tuple[Estimate, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
 
 
 BaselineKind = Literal["constant", "last", "recent"]
@@ -241,6 +245,8 @@ class ModelScore:
         change: The change of the loss, relative to the model as it came and paired by row: below 0
             is better. For random orders, the mean over them.
         constant: How far the loss is above that of the simplest predictor, relative to it.
+        recall: As in `Score`; for random orders, the mean over them.
+        confusion: As in `Score`; for random orders, the sum over them.
     """
 
     way: ModelWay
@@ -250,3 +256,5 @@ class ModelScore:
     loss: Estimate
     change: Estimate
     constant: Estimate
+    recall: tuple[Estimate, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()

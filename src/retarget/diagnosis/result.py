@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,8 @@ from retarget.learners import SGD
 from retarget.storage import atomic_file
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
     from retarget.diagnosis.findings import Finding
 
 DiagnosisMode = Literal["exact", "features"]
@@ -413,7 +415,7 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        """Verdict and scores, as text."""
+        """The first screen of the command: headline, advice, scores and the forgetting curve."""
         from retarget.diagnosis.report.export import summary_text
 
         return summary_text(self)
@@ -435,6 +437,28 @@ class Diagnosis:
         from retarget.diagnosis.report.export import shift_table
 
         return shift_table(self)
+
+    @overload
+    def plot(self) -> "dict[str, go.Figure]": ...
+
+    @overload
+    def plot(self, name: str) -> "go.Figure": ...
+
+    def plot(self, name: str | None = None) -> "dict[str, go.Figure] | go.Figure":
+        """Returns the charts of the report as Plotly figures, for a notebook.
+
+        Args:
+            name: The chart: "forgetting", "along" (the error along the stream), "scores",
+                "confusion" (which class was taken for which), "shift", "groups", "targets" or
+                "rate". Without it, the result is a dict of all charts that are drawn, by name.
+
+        Raises:
+            InvalidInputError: There is no such chart, or its numbers are not defined; the message
+                says why.
+        """
+        from retarget.diagnosis.report.charts.catalog import all_figures, one_figure
+
+        return all_figures(self) if name is None else one_figure(self, name)
 
     def _repr_html_(self) -> str:
         from retarget.diagnosis.report.page import first_screen

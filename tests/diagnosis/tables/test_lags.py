@@ -166,7 +166,7 @@ def test_a_series_alone_is_told_of_lags_and_learned_with_them(command, tmp_path)
         assert code == 2
         assert "no feature is left to learn from. There are no columns besides target" in shown
         advice = re.search(r"(--lags) (3) takes", shown).groups()
-    code, shown = command(*asked, "--time", "month", *advice)
+    code, shown = command(*asked, "--time", "month", *advice, "--verbose")
     assert code == 0
     assert "Note: Added lags of 'y' as features (--lags 3)." in shown
     assert pl.read_parquet(tmp_path / "shift.parquet")["row"].to_list() == list(range(4, 81))

@@ -45,6 +45,7 @@ from retarget.theory.stream_kernel import StreamKernel
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
 LEAST_PROBABILITY = 1e-3  # for the log-loss: predictions of a least-squares model reach 0
+MOST_CONFUSED = 20  # classes, for counts of which was taken for which
 Predictions = NDArray[np.float64]  # (m, c) for rows that a learner has not learned
 
 
@@ -114,6 +115,34 @@ class Ruler:
         if self.truth.kind != "classification":
             return None
         return estimate(self.right(predicted), lowest=0.0, highest=1.0)
+
+    def recall(self, predicted: Predictions) -> list[Mean]:
+        """Returns the share of each class's rows whose class is right; nothing for numbers."""
+        if self.truth.kind != "classification":
+            return []
+        right = 1 - losses(predicted, self.truth, "accuracy")
+        classes = self.truth.Y.argmax(axis=1)
+        means = []
+        for number in range(self.truth.Y.shape[1]):
+            of_class = classes == number
+            batches = Batches.consecutive(self.rows[of_class])
+            means.append(batches.mean(right[of_class]))
+        return means
+
+    def confusion(self, runs: list[Predictions]) -> tuple[tuple[int, ...], ...]:
+        """Counts for each class which classes were predicted, in all runs together.
+
+        Nothing for numbers or many classes, or if a prediction is not finite.
+        """
+        classes = self.truth.Y.shape[1]
+        if self.truth.kind != "classification" or classes > MOST_CONFUSED:
+            return ()
+        if not all(np.isfinite(predicted).all() for predicted in runs):
+            return ()
+        counts = np.zeros((classes, classes), dtype=np.int64)
+        for predicted in runs:
+            np.add.at(counts, (self.truth.Y.argmax(axis=1), predicted.argmax(axis=1)), 1)
+        return tuple(tuple(int(count) for count in row) for row in counts)
 
 
 def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
@@ -237,10 +266,7 @@ def _score(name: LearnerName, predicted: Predictions, ruler: Ruler, whole_groups
         predicted = predicted[asked]
     truth = ruler.truth
     by_target: tuple[Estimate, ...] = ()
-    recall: tuple[Estimate, ...] = ()
-    if truth.kind == "classification":
-        recall = tuple(_recall(predicted, ruler))
-    elif truth.Y.shape[1] > 1:
+    if truth.kind == "regression" and truth.Y.shape[1] > 1:
         with np.errstate(over="ignore"):
             squares = np.square((truth.Y - predicted) * truth.target_scales)
         means = (ruler.batches.mean(column) for column in squares.T)
@@ -252,18 +278,9 @@ def _score(name: LearnerName, predicted: Predictions, ruler: Ruler, whole_groups
         accuracy=ruler.accuracy(predicted),
         loss=ruler.loss(predicted),
         by_target=by_target,
-        recall=recall,
+        recall=tuple(estimate(mean, 0.0, 1.0) for mean in ruler.recall(predicted)),
+        confusion=ruler.confusion([predicted]),
     )
-
-
-def _recall(predicted: Predictions, ruler: Ruler) -> Iterator[Estimate]:
-    """Yields, for each class, the share of its rows that are predicted correctly."""
-    right = 1 - losses(predicted, ruler.truth, "accuracy")
-    classes = ruler.truth.Y.argmax(axis=1)
-    for number in range(ruler.truth.Y.shape[1]):
-        of_class = classes == number
-        batches = Batches.consecutive(ruler.rows[of_class])
-        yield estimate(batches.mean(right[of_class]), lowest=0.0, highest=1.0)
 
 
 def _trials(

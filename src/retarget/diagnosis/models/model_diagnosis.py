@@ -354,6 +354,7 @@ class _Diagnosing:
         classes = self._stream.kind == "classification"
         squared = replace(ruler, metric="squared")
         constant = np.tile(self._stream.Y.mean(axis=0), (len(came), 1))
+        recall = zip(*(ruler.recall(run) for run in runs), strict=True)
         return ModelScore(
             way,
             question,
@@ -362,6 +363,8 @@ class _Diagnosing:
             loss=estimate(loss, lowest=0.0),
             change=UNKNOWN if self._diverged(ruler, came) else ratio(loss, ruler.mean(came)),
             constant=ratio(loss, ruler.mean(constant)),
+            recall=tuple(estimate(mean_over_runs(list(each)), 0.0, 1.0) for each in recall),
+            confusion=ruler.confusion(runs),
         )
 
     def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:

@@ -10,7 +10,7 @@ from retarget.diagnosis.measure.compare import losses, rulers
 from retarget.diagnosis.measure.forgetting import Remembered, measured_forgetting
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split
-from retarget.diagnosis.measure.intervals import ratio
+from retarget.diagnosis.measure.intervals import estimate, ratio
 from retarget.diagnosis.models.runs import movement_by_group
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import ModelDiagnosis
@@ -51,6 +51,8 @@ def from_predictions(
         ruler.loss(before),
         change=ratio(ruler.mean(before), ruler.mean(before)),
         constant=ratio(ruler.mean(before), ruler.mean(_constant(stream))),
+        recall=tuple(estimate(mean, 0.0, 1.0) for mean in ruler.recall(before)),
+        confusion=ruler.confusion([before]),
     )
     return ModelDiagnosis(
         name="the logged predictions",

@@ -1,6 +1,7 @@
 """Compares a diagnosis with an earlier one: before and after a change."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +9,16 @@ from pydantic import ValidationError
 
 from retarget.diagnosis.answers import Estimate
 from retarget.diagnosis.report.schema import DIAGNOSIS_JSON
-from retarget.diagnosis.report.words import LEARNERS, QUESTIONS, number, percent, with_interval
+from retarget.diagnosis.report.words import (
+    LEARNERS,
+    QUESTIONS,
+    multiple,
+    multiples,
+    name,
+    number,
+    percent,
+    with_interval,
+)
 from retarget.errors import InvalidInputError
 from retarget.storage import user_path
 from retarget.text import shown
@@ -73,7 +83,21 @@ def compared_with(earlier: dict[str, Any], now: dict[str, Any]) -> list[Compared
             lines.append(_line(label, was[measure], score[measure], measure))
         gaps = before[question]["excess"], answer["excess"]
         lines.append(_line(f"gap, {QUESTIONS[question]}", *gaps, "gap"))
-    return lines
+    return [*lines, *_of_memory(earlier, now, "")]
+
+
+def _of_memory(earlier: dict[str, Any], now: dict[str, Any], whose: str) -> Iterator[Compared]:
+    """Yields what changed in forgetting and its causes, where both runs measured them."""
+    for field, label in (
+        ("forgetting", "forgetting"),
+        ("order_cost", "cost of the order"),
+        ("one_pass_cost", "cost of a single pass"),
+    ):
+        if earlier[field] is not None and now[field] is not None:
+            yield _line(f"{whose}{label}", earlier[field], now[field], "times")
+    was, model = earlier.get("model"), now.get("model")
+    if was and model and was["name"] == model["name"]:
+        yield from _of_memory(was, model, f"{name(model['name'])}, ")
 
 
 def as_estimate(interval: dict[str, float | None]) -> Estimate:
@@ -82,11 +106,21 @@ def as_estimate(interval: dict[str, float | None]) -> Estimate:
     return Estimate(*(math.nan if part is None else part for part in parts))
 
 
+def _as_times(increase: Estimate) -> str:
+    """Words an increase as a multiple with its interval; a dash if it is not known."""
+    if not math.isfinite(increase.value):
+        return "-"
+    return f"{multiple(increase.value)} times ({multiples(increase)})"
+
+
 def _line(label: str, before: Any, now: Any, measure: str) -> Compared:
     """Words two intervals of the JSON and their difference."""
     was, became = as_estimate(before), as_estimate(now)
-    share = measure != "error"
-    texts = with_interval(was, share), with_interval(became, share)
+    if measure == "times":
+        texts = _as_times(was), _as_times(became)
+    else:
+        share = measure != "error"
+        texts = with_interval(was, share), with_interval(became, share)
     if not (math.isfinite(was.value) and math.isfinite(became.value)):
         return Compared(label, *texts, "not defined")
     if was == became:
@@ -95,7 +129,9 @@ def _line(label: str, before: Any, now: Any, measure: str) -> Compared:
         return Compared(label, *texts, "not clear")
     better = (became.value > was.value) == (measure == "accuracy")
     gap = abs(became.value - was.value)
-    if measure == "error":
+    if measure == "times":
+        by = f"{percent(gap / (1 + was.value))} of the error"
+    elif measure == "error":
         by = percent(gap / was.value) if was.value > 0 else number(gap)
     else:
         by = f"{100 * gap:,.0f} points"

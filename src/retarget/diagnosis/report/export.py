@@ -1,37 +1,18 @@
-"""Exports a diagnosis as tables in the user's own units, as JSON, as text, or to the terminal."""
+"""Exports a diagnosis as tables in the user's own units, as JSON, as numbers, as text."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
-from rich.console import RenderableType
-from rich.table import Column, Table
-from rich.text import Text
 
-from retarget.diagnosis.answers import TOO_LARGE
+from retarget.diagnosis.answers import TOO_LARGE, Estimate, Forgetting
 from retarget.diagnosis.facts import compared as compared_with_batch
-from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
-from retarget.diagnosis.report.words import (
-    DEFINITIONS,
-    QUESTIONS,
-    kernel_words,
-    learner_lines,
-    learner_words,
-    listed_names,
-    tested_on,
-    typed,
-    with_interval,
-)
+from retarget.diagnosis.report.words import kernel_words, learner_words, typed
 from retarget.diagnosis.result import Diagnosis
-from retarget.text import printable
-
-if TYPE_CHECKING:
-    from retarget.diagnosis.report.report_tables import ReportTable
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -190,10 +171,34 @@ def numbers(diagnosis: Diagnosis) -> dict[str, float]:
                 found[f"{place}/accuracy"] = score.accuracy.value
         for name, closed in answer.gap_closed.items():
             found[f"{answer.question}/{name}/gap_closed"] = closed.value
-    for one in () if diagnosis.model is None else diagnosis.model.scores:
+    found |= _memory(diagnosis.forgetting, diagnosis.order_cost, diagnosis.one_pass_cost)
+    model = diagnosis.model
+    if model is not None:
+        memory = _memory(model.forgetting, model.order_cost, model.one_pass_cost)
+        found |= {f"model/{name}": value for name, value in memory.items()}
+    for one in () if model is None else model.scores:
         place = f"model/{one.question}/{one.way.replace(' ', '_')}"
         found |= {f"{place}/loss": one.loss.value, f"{place}/change": one.change.value}
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _memory(
+    forgetting: Forgetting | None, order_cost: Estimate | None, one_pass_cost: Estimate | None
+) -> dict[str, float]:
+    """Returns what was forgotten and the two costs under flat names."""
+    numbers: dict[str, float] = {}
+    estimates = {
+        "forgetting": None if forgetting is None else forgetting.increase,
+        "order_cost": order_cost,
+        "one_pass_cost": one_pass_cost,
+    }
+    for name, estimate in estimates.items():
+        if estimate is not None:
+            ends = estimate._asdict().items()
+            numbers |= {f"{name}/{end}": value for end, value in ends}
+    if forgetting is not None and forgetting.half_life is not None:
+        numbers["forgetting/half_life"] = forgetting.half_life
+    return numbers
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -252,64 +257,7 @@ def short_text(diagnosis: Diagnosis) -> str:
 
 
 def summary_text(diagnosis: Diagnosis) -> str:
-    """Returns the verdict and the scores as lines of text."""
-    verdict = diagnosis.verdict
-    lines = [verdict.headline, "", "What to do:", *(f"- {one}" for one in verdict.recommendations)]
-    for place, answer in enumerate(diagnosis.answers):
-        lines += ["", f"{QUESTIONS[answer.question]} ({answer.rows:,}):".capitalize()]
-        for line in learner_lines(diagnosis):
-            score = line.scores[place]
-            if score is not None:
-                accuracy = f", accuracy {with_interval(score.accuracy)}" if score.accuracy else ""
-                lines.append(f"  {line.label}: error {with_interval(score.error)}{accuracy}")
-        for learner, closed in answer.gap_closed.items():
-            lines.append(f"  gap closed, {learner}: {with_interval(closed, share=True)}")
-    return typed("\n".join([*lines, "", *verdict.findings]))
+    """Returns the first screen of the command as lines of text."""
+    from retarget.diagnosis.report.terminal import as_text, first_screen  # imports Plotly
 
-
-def terminal_parts(diagnosis: Diagnosis, compared: Sequence[Compared] = ()) -> list[RenderableType]:
-    """Returns what the command shows; text from the user's table is never taken as markup.
-
-    `compared` are lines of a comparison with an earlier run.
-    """
-    from retarget.diagnosis.report import report_tables as tables  # imports Plotly
-    from retarget.diagnosis.report.charts.scores import measure
-
-    verdict, stream = diagnosis.verdict, diagnosis.stream
-    scores = [tables.first_table(diagnosis)]
-    if diagnosis.model is not None:
-        scores.append(tables.learner_table(diagnosis))
-    caption = f"with 95% intervals; tested on {tested_on(diagnosis)}"
-    parts = [_table(one, f"{one.label}: {measure(diagnosis).words}", caption) for one in scores]
-    if compared:
-        parts.append(_table(tables.compared_table(compared)))
-    if each := tables.target_table(diagnosis):
-        parts.append(_table(each, f"{each.label}, in its own squared units"))
-    shifted = tables.shifted_table(diagnosis)
-    return [
-        _text(verdict.headline, style="bold"),
-        *(_text(f"- {advice}") for advice in verdict.recommendations),
-        *parts,
-        _text(" ".join(f"{word}: {each}." for word, each in DEFINITIONS.items()), style="dim"),
-        *([_table(shifted, f"{shifted.label} of {len(stream):,} learned")] if shifted else []),
-        _text(f"Features used: {listed_names(stream.feature_names)}.", style="dim"),
-        _text("What was found:", style="bold"),
-        *(_text(f"- {finding}") for finding in verdict.findings),
-        *(_text(f"Note: {note}", style="dim") for note in stream.notes),
-    ]
-
-
-def _text(text: str, style: str = "") -> Text:
-    return Text(printable(typed(text)), style=style)
-
-
-def _table(table: "ReportTable", title: str = "", caption: str = "") -> Table:
-    """Returns a table of the report for the terminal, with each note in brackets."""
-    first, *others = (_text(header) for header in table.columns)
-    columns = [Column(first), *(Column(header, justify="right") for header in others)]
-    drawn = Table(*columns, title=_text(title or table.label), caption=caption)
-    for row in table.rows:
-        cells = (f"{cell.text} ({cell.note})" if cell.note else cell.text for cell in row)
-        style = "dim" if row[0].mark == "baseline" else ""
-        drawn.add_row(*(_text(cell) for cell in cells), style=style)
-    return drawn
+    return as_text(first_screen(diagnosis))

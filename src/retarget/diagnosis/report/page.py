@@ -14,20 +14,14 @@ import retarget
 from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import report_tables as tables
 from retarget.diagnosis.report import words
-from retarget.diagnosis.report.charts import Chart, rows, scores, targets
+from retarget.diagnosis.report.charts import Chart, NotDrawn, rows, targets
+from retarget.diagnosis.report.charts.catalog import report_charts
+from retarget.diagnosis.report.charts.classes import class_question
+from retarget.diagnosis.report.charts.scores import measure
 from retarget.diagnosis.report.comparison import Compared
+from retarget.diagnosis.report.curve import curve_in_text
 from retarget.diagnosis.result import Diagnosis
 
-# By key, in the order of the page.
-CHARTS = {
-    "along": rows.along_chart,
-    "ways": scores.way_chart,
-    "scores": scores.score_chart,
-    "shift": rows.shift_chart,
-    "groups": targets.group_chart,
-    "targets": targets.targets_chart,
-    "rate": scores.rate_chart,
-}
 # Characters that could end a <script> element or begin a comment in it; also &, for XHTML.
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -60,10 +54,11 @@ def report_html(
             model=model,
             tables=tables,
             compared=compared,
-            measure=scores.measure(diagnosis).words,
+            measure=measure(diagnosis).words,
             setting=words.setting(diagnosis),
             tested_on=words.tested_on(diagnosis),
-            definitions=words.DEFINITIONS,
+            definitions=words.definitions(diagnosis),
+            class_rows=words.QUESTIONS[class_question(diagnosis)],
             approximation=words.approximation_rows(diagnosis),
             stability=words.stability_words(diagnosis),
             moves=[words.move_words(move, unit) for move in largest_moves(moved.groups)],
@@ -82,11 +77,15 @@ def report_html(
 
 
 def first_screen(diagnosis: Diagnosis) -> str:
-    """Returns headline, advice and scores as a piece of HTML without scripts, for a notebook."""
+    """Returns headline, advice, scores and curve as HTML without scripts, for a notebook."""
     page = _environment().get_template("notebook.html")
-    table = tables.first_table(diagnosis)
-    measure = scores.measure(diagnosis).words
-    return _encodable(page.render(verdict=diagnosis.verdict, table=table, measure=measure))
+    text = page.render(
+        verdict=diagnosis.verdict,
+        table=tables.first_table(diagnosis),
+        caption=tables.first_caption(diagnosis),
+        curve=curve_in_text(diagnosis),
+    )
+    return _encodable(text)
 
 
 def _encodable(text: str) -> str:
@@ -125,6 +124,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(name=words.name, number=words.number, percent=words.percent)
     environment.filters.update(sentence=words.sentence, count="{:,}".format)
+    environment.tests.update(drawn=lambda chart: isinstance(chart, Chart))
     return environment
 
 
@@ -142,14 +142,11 @@ def _plotly() -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
 
 
-def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
-    """Returns the charts by key; None if a chart's numbers are not defined."""
-    return {key: draw(diagnosis) for key, draw in CHARTS.items()}
-
-
-def chart_json(charts: dict[str, Chart | None]) -> str:
+def chart_json(charts: dict[str, Chart | NotDrawn]) -> str:
     """Returns the charts as JSON, escaped so that any text is safe inside a <script> element."""
     parts = (
-        f'"{key}":{chart.figure.to_json(engine="json")}' for key, chart in charts.items() if chart
+        f'"{key}":{chart.figure.to_json(engine="json")}'
+        for key, chart in charts.items()
+        if isinstance(chart, Chart)
     )
     return f"{{{','.join(parts)}}}".translate(UNSAFE)

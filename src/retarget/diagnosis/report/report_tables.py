@@ -1,4 +1,4 @@
-"""The tables of the report, as text, for the page and the terminal; the score cards of the page."""
+"""The tables of the report, as text: for the page, the terminal, Markdown and notebooks."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retarget.diagnosis.answers import UNKNOWN, Estimate, LearnerName, Question
+from retarget.diagnosis.answers import (
+    UNKNOWN,
+    Baseline,
+    Estimate,
+    LearnerName,
+    ModelScore,
+    Question,
+    Score,
+)
 from retarget.diagnosis.measure.groups import partition
+from retarget.diagnosis.report.charts.classes import class_scores
 from retarget.diagnosis.report.charts.rows import (
     axis_of,
     chunks,
@@ -18,18 +27,23 @@ from retarget.diagnosis.report.charts.rows import (
 from retarget.diagnosis.report.charts.scores import SQUARED, Measure, measure
 from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.words import (
+    FORGETTING_WORDS,
     LEARNERS,
+    ONE_PASS_WORDS,
+    ORDER_WORDS,
     WAYS,
     ScoreLine,
-    baseline_lines,
+    baseline_name,
     change_words,
     interval,
     learner_lines,
-    model_lines,
+    moment,
+    multiple,
+    multiples,
     name,
     number,
     percent,
-    points_apart,
+    score_lines,
     sentence,
     with_interval,
 )
@@ -45,12 +59,18 @@ COLUMNS: dict[Question, str] = {
     "test": "Test set",
     "progressive": "Each row before it was learned",
 }
-MEANINGS: dict[Question, str] = {
-    "whole": "What does it still know?",
-    "next": "How well does it predict what comes next?",
-    "test": "How well does it predict the test set?",
-    "progressive": "How well did it predict each row before it learned it?",
+# The lines of the first screen's table: their marks, and shorter names.
+FIRST_LEARNERS = {
+    "offline": "Batch model",
+    "online": "Online model",
+    "iterative": "Online, corrected",
 }
+FIRST_WAYS = {
+    "offline": "as a batch model",
+    "online": "as it came",
+    "corrected": "on corrected targets",
+}
+MOST_CLASSES = 20
 
 
 class Cell(NamedTuple):
@@ -69,68 +89,158 @@ class ReportTable(NamedTuple):
     rows: list[list[Cell]]
 
 
-class Card(NamedTuple):
-    """The answer to a question: the two scores that it compares, and their difference."""
-
-    question: str
-    meaning: str
-    scores: list[tuple[str, Cell]]
-    difference: str
-
-
-def score_cards(diagnosis: Diagnosis) -> list[Card]:
-    """Returns a card for each question: the online model, or the user's, against the batch one."""
-    model, shown = diagnosis.model, measure(diagnosis)
-    asked = _asked(diagnosis) if model is None else model.questions
-    lines = learner_lines(diagnosis) if model is None else model_lines(model)
-    pair = [one for mark in ("online", "offline") for one in lines if one.mark == mark]
-    return [
-        Card(
-            COLUMNS[question],
-            MEANINGS[question],
-            [
-                (one.title, _cell(shown.of(one.scores[k]), one.why, shown.share, _style(one)))
-                for one in pair
-            ],
-            _difference(diagnosis, question),
-        )
-        for k, question in enumerate(asked)
-    ]
-
-
-def _difference(diagnosis: Diagnosis, question: Question) -> str:
-    """Says how far apart the two models of a card are; nothing if that is not known."""
-    answer, told = diagnosis.answer(question), "Online, the error is {}."
-    if diagnosis.model is not None:
-        batch, told = diagnosis.model.score("batch", question), "As a batch model, its error is {}."
-        effect = UNKNOWN if batch is None else batch.change
-    elif answer is not None and answer.accuracy_gap is not None and measure(diagnosis).share:
-        return f"Online learning is {points_apart(answer.accuracy_gap)}."
-    else:
-        effect = UNKNOWN if answer is None else answer.excess
-    return "" if math.isnan(effect.value) else told.format(change_words(effect))
-
-
 def _asked(diagnosis: Diagnosis) -> tuple[Question, ...]:
     """Returns the questions that the learners were asked."""
     return tuple(answer.question for answer in diagnosis.answers)
 
 
 def first_table(diagnosis: Diagnosis) -> ReportTable:
+    """Returns the few scores of the first screen, with a column for each set of rows.
+
+    They are those of the batch model, of the online model, of the same on corrected targets, and
+    of the best simple predictor. If the user's model was run, they are its own.
+    """
+    model, shown = diagnosis.model, measure(diagnosis)
+    asked, lines = score_lines(diagnosis)
+    labels = dict(FIRST_LEARNERS if model is None else FIRST_WAYS)
+    chosen = [
+        one
+        for mark in labels
+        for one in lines
+        if one.mark == mark and (mark == "online" or any(_known(shown.of(s)) for s in one.scores))
+    ]
+    recent = [one for one in lines if any(_kind(score) == "recent" for score in one.scores)]
+    if recent and model is None:  # the batch model that the online one is compared with
+        batch = recent[0]._replace(mark="offline")
+        chosen = [batch, *(one for one in chosen if one.mark != "offline")]
+        labels["offline"] = sentence(recent[0].label)
+    simple = [_simplest(diagnosis, question) for question in asked]
+    rows = [
+        [
+            Cell(labels[one.mark], mark=one.mark),
+            *(_cell(shown.of(score), "", shown.share) for score in one.scores),
+        ]
+        for one in chosen
+    ]
+    if any(simple):
+        label = Cell(_simple_name(diagnosis, simple), mark="baseline")
+        rows.append([label, *(_cell(shown.of(one), "", shown.share) for one in simple)])
+    counts = {one.question: one.rows for one in diagnosis.answers}
+    headers = [
+        f"{COLUMNS[question]} ({counts[question]:,} rows)"
+        if question in counts
+        else COLUMNS[question]
+        for question in asked
+    ]
+    first = "Learner" if model is None else name(model.name, 24)
+    return ReportTable("Scores", [first, *headers], rows)
+
+
+def first_caption(diagnosis: Diagnosis) -> str:
+    """Says what the numbers of the first table are."""
+    asked, _ = score_lines(diagnosis)
+    simple = [_simplest(diagnosis, question) for question in asked]
+    caption = f"{sentence(measure(diagnosis).words)}, with 95% intervals."
+    if len({one.kind for one in simple if one}) < 2:
+        return caption
+    each = [
+        f"{baseline_name(one.kind, diagnosis)} ({COLUMNS[one.question].lower()})"
+        for one in simple
+        if one
+    ]
+    return f"{caption} Best simple predictor: {', '.join(each)}."
+
+
+def _known(estimate: Estimate | None) -> bool:
+    return estimate is not None and math.isfinite(estimate.value)
+
+
+def _kind(score: Score | Baseline | ModelScore | None) -> str:
+    return score.kind if isinstance(score, Baseline) else ""
+
+
+def _simplest(diagnosis: Diagnosis, question: Question) -> Baseline | None:
+    """Returns the simple predictor with the smallest loss."""
+    answer = diagnosis.answer(question)
+    known = [
+        one
+        for one in (answer.baselines if answer else ())
+        if one.kind != "recent" and math.isfinite(one.loss.value)
+    ]
+    return min(known, key=lambda one: one.loss.value, default=None)
+
+
+def _simple_name(diagnosis: Diagnosis, simple: list[Baseline | None]) -> str:
+    kinds = {one.kind for one in simple if one}
+    if len(kinds) > 1:
+        return "Best simple predictor"
+    return sentence(baseline_name(kinds.pop(), diagnosis))
+
+
+def score_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of the user's model, or else of the learners, and of the baselines."""
-    model = diagnosis.model
-    if model is None:
+    if diagnosis.model is None:
         return learner_table(diagnosis)
-    asked, lines = model.questions, model_lines(model)
-    if asked == _asked(diagnosis):
-        lines += baseline_lines(diagnosis)
+    asked, lines = score_lines(diagnosis)
     return _scores("Scores of your model", "Way of training", lines, asked, measure(diagnosis))
+
+
+def cost_table(diagnosis: Diagnosis) -> ReportTable | None:
+    """Returns what was forgotten, and what the order and the single pass cost; None if unknown."""
+    about = diagnosis if diagnosis.model is None else diagnosis.model
+    forgetting = about.forgetting
+    found: list[tuple[str, str, Estimate | None]] = [
+        ("Forgetting", FORGETTING_WORDS, None if forgetting is None else forgetting.increase),
+        ("Cost of the order", ORDER_WORDS, about.order_cost),
+        ("Cost of a single pass", ONE_PASS_WORDS, about.one_pass_cost),
+    ]
+    rows = [
+        [Cell(label), Cell(multiple(cost.value), multiples(cost)), Cell(meaning)]
+        for label, meaning, cost in found
+        if cost is not None and math.isfinite(cost.value)
+    ]
+    columns = ["On rows from the whole stream", "Times", "What that is"]
+    return ReportTable("Forgetting and its causes", columns, rows) if rows else None
+
+
+def recall_table(diagnosis: Diagnosis) -> ReportTable | None:
+    """Returns the share of each class that is right, on rows of the whole stream if there are any.
+
+    Of many classes it has those of which the online model gets the least right. None for numbers.
+    """
+    stream = diagnosis.stream
+    if stream.kind == "regression":
+        return None
+    scores = [one for one in class_scores(diagnosis) if one is not None and one.recall]
+    if not scores:
+        return None
+    worst = np.argsort([np.nan_to_num(one.value, nan=2.0) for one in scores[-1].recall])
+    shown = np.sort(worst[:MOST_CLASSES]) if len(worst) > MOST_CLASSES else np.arange(len(worst))
+    learned = stream.Y.sum(axis=0).astype(int)
+    rows = [
+        [
+            Cell(name(stream.target_names[k])),
+            Cell(f"{learned[k]:,}"),
+            *(_cell(one.recall[k], "no such rows", share=True) for one in scores),
+        ]
+        for k in shown
+    ]
+    names = [_trained(diagnosis, one) for one in scores]
+    return ReportTable("Recall by class", ["Class", "Rows learned", *names], rows)
+
+
+def _trained(diagnosis: Diagnosis, score: Score | ModelScore) -> str:
+    """Names what a score is of, for the head of a column."""
+    if isinstance(score, Score):
+        return sentence(LEARNERS[score.learner])
+    model = "" if diagnosis.model is None else name(diagnosis.model.name, 24)
+    return f"{model}, {FIRST_WAYS[WAYS[score.way]]}"
 
 
 def learner_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
     lines = learner_lines(diagnosis)
-    label = "Scores" if diagnosis.model is None else "Scores of the kernel learners"
+    label = "All scores" if diagnosis.model is None else "Scores of the kernel learners"
     table = _scores(label, "Learner", lines, _asked(diagnosis), measure(diagnosis))
     accuracy = diagnosis.metric == "auto" and diagnosis.stream.kind == "classification"
     loss = " in squared error" if accuracy else ""  # the shown measure, or another one
@@ -147,8 +257,9 @@ def squared_table(diagnosis: Diagnosis) -> ReportTable | None:
         diagnosis.metric == "auto" and diagnosis.stream.kind == "regression"
     ):
         return None
-    lines, asked = learner_lines(diagnosis), _asked(diagnosis)
-    return _scores("Mean squared error", "Learner", lines, asked, SQUARED)
+    asked, lines = score_lines(diagnosis)
+    first = "Learner" if diagnosis.model is None else "Way of training"
+    return _scores("Mean squared error", first, lines, asked, SQUARED)
 
 
 def _scores(
@@ -176,7 +287,8 @@ def _cell(estimate: Estimate | None, why: str, share: bool = False, mark: str = 
         return Cell(NOT_MEASURED, why, mark)
     if not math.isfinite(estimate.value):
         return Cell(NOT_DEFINED, why, mark)
-    return Cell((percent if share else number)(estimate.value), interval(estimate, share), mark)
+    text = (percent if share else number)(estimate.value)
+    return Cell(text, interval(estimate, share), mark)
 
 
 def target_table(diagnosis: Diagnosis) -> ReportTable | None:
@@ -302,7 +414,7 @@ def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     if axis_of(stream)[1] != "row":
         columns["Position"] = [f"{i + 1:,}" for i in rows]
     if stream.times is not None:
-        columns["Time"] = [name(str(stream.times[i]), 32) for i in rows]
+        columns["Time"] = [moment(stream.times[i]) for i in rows]
     if stream.groups is not None:
         columns["Group"] = [name(names[groups[i]]) for i in rows]
     columns["Shift"] = [number(float(size[i])) for i in rows]

@@ -1,6 +1,5 @@
 """Words the findings of a diagnosis, one sentence or two for each."""
 
-import math
 from collections.abc import Iterator
 
 from rich.filesize import decimal
@@ -9,11 +8,8 @@ from retarget.diagnosis.answers import TOO_LARGE, Answer, Question
 from retarget.diagnosis.facts import clear_gain
 from retarget.diagnosis.findings import Finding, FindingKind
 from retarget.diagnosis.report.words import (
-    LEARNERS,
-    METRICS,
     QUESTIONS,
     approximation_rows,
-    baseline_name,
     change_words,
     error_word,
     interval,
@@ -69,17 +65,6 @@ class Sentences:
     def _of_model(self, model: ModelDiagnosis) -> Iterator[str]:
         """Yields what was found about the user's model."""
         yield from model.failures
-        for question in model.questions:
-            known = [
-                f"{score.way} {with_interval(score.loss)}"
-                for score in model.scores
-                if score.question == question and math.isfinite(score.loss.value)
-            ]
-            if known:
-                yield (
-                    f"{model.name} {self._on(question)}, {METRICS[self._diagnosis.metric]}: "
-                    f"{'; '.join(known)}."
-                )
         for one in self._of("model closed"):
             yield (
                 f"On corrected targets, {model.name} closed {with_interval(one.effect, share=True)}"
@@ -117,20 +102,6 @@ class Sentences:
             )
         if self._diagnosis.diverged:
             return
-        lines = [
-            f"{LEARNERS[score.learner]} {with_interval(score.loss)}"
-            for score in answer.scores
-            if math.isfinite(score.loss.value)
-        ]
-        lines += [
-            f"{baseline_name(one.kind, self._diagnosis)} {with_interval(one.loss)}"
-            for one in answer.baselines
-            if math.isfinite(one.loss.value)
-        ]
-        measure = METRICS[self._diagnosis.metric]
-        if answer.question == "progressive":
-            where = "Just before each row was learned"
-        yield f"{where} ({answer.rows:,}), {measure}: {'; '.join(lines)}."
         if answer.question == "progressive":
             yield (
                 "The exactly corrected learner has no score here: its targets depend on the whole "

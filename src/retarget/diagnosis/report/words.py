@@ -17,7 +17,6 @@ from retarget.diagnosis.answers import (
     Question,
     Score,
 )
-from retarget.diagnosis.facts import POINTS, judged
 from retarget.diagnosis.measure.stability import NON_NORMALITY_ROWS
 from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
@@ -30,12 +29,9 @@ MINUS = "\u2212"
 TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
 # Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
-# of the words that the first screen uses
-DEFINITIONS = {
-    "Shift": "how far later rows moved what was learned from a row",
-    "Gap": "how far the online model's error is above a batch model's",
-    "Correction": "other targets for the same online training, which make up for the shift",
-}
+FORGETTING_WORDS = "the error late in the stream, relative to that on the same rows when they came"
+ORDER_WORDS = "the error as the rows came, relative to the mean over random orders"
+ONE_PASS_WORDS = "that mean over random orders, relative to the error of the batch model"
 MANY = 1.0  # a relative change above this is given as a multiple, not in per cent
 MOST_TIMES = 1000.0  # beyond this a multiple says no more
 
@@ -101,15 +97,6 @@ def with_interval(estimate: Estimate, share: bool = False) -> str:
     return f"{(percent if share else number)(estimate.value)} ({interval(estimate, share)})"
 
 
-def points_apart(gap: Estimate) -> str:
-    """Words how far a learner is behind in accuracy, in points."""
-    seen, word = (gap, "behind") if gap.value > 0 else (opposite(gap), "ahead")
-    value, low, high = (f"{100 * part + 0.0:.0f}".replace("-", MINUS) for part in seen)
-    if judged(gap, POINTS) == "not clear":
-        return f"not clearly different, {low} to {high} points"
-    return f"{value} points {word}, {low} to {high}"
-
-
 def opposite(estimate: Estimate) -> Estimate:
     """Returns the negated estimate: of a decrease instead of an increase."""
     return Estimate(-estimate.value, -estimate.high, -estimate.low)
@@ -172,6 +159,17 @@ def name(text: str, longest: int = 60) -> str:
         return seen
     head = longest // 2
     return f"{seen[:head]}\u2026{seen[head + 1 - longest :]}"
+
+
+def moment(time: object) -> str:
+    """Returns the time of a row as one short line of text.
+
+    Examples:
+        >>> [moment(time) for time in ("2024-01-01 00:00:00.000000", "2024-01-01 08:30", "17")]
+        ['2024-01-01', '2024-01-01 08:30', '17']
+    """
+    text = str(time).removesuffix(".000000").removesuffix(" 00:00:00")
+    return name(text, 32)
 
 
 def chart_text(text: str, longest: int = 24) -> str:
@@ -279,6 +277,22 @@ def model_lines(model: ModelDiagnosis) -> list[ScoreLine]:
     return [one for one in lines if any(one.scores)]
 
 
+def score_lines(diagnosis: Diagnosis) -> tuple[tuple[Question, ...], list[ScoreLine]]:
+    """Returns the questions and lines of the one table of scores.
+
+    They are those of the user's model by way of training, or else of the learners; then those of
+    the baselines, if these were asked the same questions.
+    """
+    model = diagnosis.model
+    asked = tuple(answer.question for answer in diagnosis.answers)
+    if model is None:
+        return asked, learner_lines(diagnosis)
+    lines = model_lines(model)
+    if model.questions == asked:
+        lines += baseline_lines(diagnosis)
+    return model.questions, lines
+
+
 def move_words(move: tuple[str, str, float, float], unit: str) -> str:
     """Says how far learning a group moved the targets of another (see `largest_moves`)."""
     learned, moved, size, pull = move
@@ -315,6 +329,61 @@ def error_word(diagnosis: Diagnosis) -> str:
     # next to accuracies, a bare "error" would be read as theirs
     squared = diagnosis.stream.kind == "classification" and diagnosis.metric == "auto"
     return "squared error" if squared else "error"
+
+
+def definitions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Returns the words of the report with their meanings."""
+    classes = diagnosis.stream.kind == "classification"
+    unit = "1 is one standard deviation of a target."
+    if classes:
+        unit = "1 is the difference between belonging to a class and not."
+    words = [
+        ("Batch model", "Kernel ridge regression on all rows at once, whatever their order."),
+        ("Online model", "Gradient descent that sees each row once, in order, and never again."),
+        (
+            "Baseline",
+            "A simple predictor. A learner that is not clearly better has learned nothing useful.",
+        ),
+        ("Forgetting", f"{sentence(FORGETTING_WORDS)}. 1 time: nothing was forgotten."),
+        ("Cost of the order", f"{sentence(ORDER_WORDS)}."),
+        ("Cost of a single pass", f"{sentence(ONE_PASS_WORDS)}."),
+        ("Gap", "How far the online model's error is above the batch model's."),
+        (
+            "Share of the gap closed",
+            f"(online {MINUS} corrected) / (online {MINUS} batch), in the measure named under "
+            "“Compared by”: "
+            "100% is as good as the batch model, 0% no better than the online model.",
+        ),
+        ("Effective target", "Trained on them, a batch model would equal the online model."),
+        (
+            "Shift",
+            "Effective minus true target: how far later rows moved what was learned from a row. "
+            f"Its length is over all {'classes' if classes else 'targets'}. {unit}",
+        ),
+        (
+            "Exactly corrected",
+            "The online model, trained on targets that make it match the batch model at the end. "
+            "Computing them needs the whole stream.",
+        ),
+        (
+            "Iteratively corrected",
+            "The same block by block, from earlier rows and the block only, so it works while the "
+            "stream arrives.",
+        ),
+        (
+            "95% interval",
+            "From the means of ten runs of consecutive rows, since the errors on neighboring rows "
+            "are alike. For forgetting, rows vary only within strips of the stream. It shows how "
+            "certain a number is on rows like these, not what another stream would give.",
+        ),
+    ]
+    if diagnosis.model is not None:
+        moved = (
+            "Its prediction for a row at the end, minus its prediction right after learning it. It "
+            "is measured; no theory is involved."
+        )
+        words.insert(0, ("Shift of your model", moved))
+    return words
 
 
 def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import plotly.io as pio
 
 from retarget.diagnosis.report.words import number
 
 BLUE, GREY = "#2E8BC9", "#808890"
+BAND = "rgba(230, 159, 0, 0.2)"  # around the online learner's line
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,28 @@ class Chart:
     caption: str  # how to read it
     alternative: str  # what it shows, for screen readers
     figure: go.Figure
+
+
+@dataclass(frozen=True)
+class NotDrawn:
+    """A chart that there is not, and why."""
+
+    why: str
+
+
+def in_a_notebook(chart: Chart) -> go.Figure:
+    """Returns a copy of a chart's figure with its title and a style of its own."""
+    styled = go.Figure(chart.figure)
+    shapes = {"fillcolor": "#f1f3f5", "line": {"width": 0}, "layer": "below"}
+    base = pio.templates["plotly_white"]
+    own = go.layout.Template(layout={"shapedefaults": shapes, "colorway": [GREY]})
+    margin = chart.figure.layout.margin.to_plotly_json()
+    return styled.update_layout(
+        template=pio.templates.merge_templates(base, own),
+        title={"text": chart.title},
+        height=chart.figure.layout.height + 90,
+        margin={"t": 90} | {side: room for side, room in margin.items() if side != "t"},
+    )
 
 
 def figure(traces: list[Any], height: int, x: Any, y: Any, **layout: Any) -> go.Figure:

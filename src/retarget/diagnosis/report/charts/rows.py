@@ -1,14 +1,24 @@
 """Charts along the stream: where the errors are, and which rows were overwritten."""
 
 import math
+import re
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from retarget.diagnosis.measure.groups import partition
-from retarget.diagnosis.report.charts import BLUE, Chart, dots, figure, finite, line, scale
-from retarget.diagnosis.report.words import chart_text, name, number, percent
+from retarget.diagnosis.report.charts import (
+    BLUE,
+    Chart,
+    NotDrawn,
+    dots,
+    figure,
+    finite,
+    line,
+    scale,
+)
+from retarget.diagnosis.report.words import chart_text, moment, number, percent
 from retarget.diagnosis.result import Diagnosis, GroupShift
 from retarget.diagnosis.stream import Stream
 from retarget.learners import COLORS
@@ -20,6 +30,8 @@ GROUP_COLORS = (
 )  # fmt: skip
 POINTS = 4000  # approximate limit for a chart; a browser stays quick with 5,000
 FEWEST = 20  # points drawn of each group, however small its share
+TICKS = 5  # dates on an axis along the stream
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class Moved(NamedTuple):
@@ -73,17 +85,23 @@ def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
     for (a, b), *errors in zip(ends, online, batch, now, strict=True):
         where = f"{unit}s {at[a]:,} to {at[b]:,}"
         if stream.times is not None:
-            where += f" ({name(str(stream.times[a]), 32)} to {name(str(stream.times[b]), 32)})"
+            where += f" ({moment(stream.times[a])} to {moment(stream.times[b])})"
         found.append(DrawnChunk(where, (at[a] + at[b]) / 2, *(float(error) for error in errors)))
     return found
 
 
-def along_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Draws the error by chunk: before the rows were learned, of a batch model, and at the end."""
+def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
+    """Draws the error by chunk: before the rows were learned, of a batch model, and at the end.
+
+    If the stream drifts, a line shows from where on.
+    """
     parts = chunks(diagnosis)
     errors = finite([[part.online, part.batch, part.now] for part in parts])
     if not np.isfinite(errors[:, 0]).any():
-        return None
+        return NotDrawn(
+            "Not drawn: the online model diverged, so none of its errors along the stream is a "
+            "finite number."
+        )
     who, other = "online model", "batch model"
     if has_run(diagnosis):
         who, other = "your model", "kernel batch model"
@@ -112,17 +130,49 @@ def along_chart(diagnosis: Diagnosis) -> Chart | None:
         f"learned them, and is {number(worst.now)} now."
     )
     x_axis, bands = _along(diagnosis)
+    drift = _drift_begins(diagnosis)
+    drifted = ""
+    if drift is not None:
+        top = float(np.nanmax(errors))
+        look = {"color": COLORS["iterative"], "dash": "dot", "width": 2}
+        bottom = float(np.nanmin(errors)) if np.nanmin(errors) > 0 else 0.0
+        tip = f"the stream drifts from {drift.where} on"
+        traces.append(line("drift begins", [drift.at] * 2, [bottom, top], tip, line=look))
+        drifted = (
+            f" The dotted line is where the stream begins to drift ({drift.where}): from there on, "
+            "recent rows predict the next ones better than all rows do."
+        )
     return Chart(
         title="Where did it go wrong?",
         caption="Where the dashed line is above the solid one of the same color, these rows were "
         "forgotten. Where the solid one is above the batch model's, too little was learned from "
-        f"the rows before.{forgotten * bool(rise.max() > 0)}",
-        alternative=f"Mean squared error along the stream. {'; '.join(told)}.",
+        f"the rows before.{forgotten * bool(rise.max() > 0)}{drifted}",
+        alternative=f"Mean squared error along the stream. {'; '.join(told)}.{drifted}",
         figure=figure(
             traces, 340, x_axis, {"title": "mean squared error"} | scale(errors.ravel(), 20),
             **bands | {"showlegend": True},
         ),
     )  # fmt: skip
+
+
+class DriftBegins(NamedTuple):
+    """The row from which on the stream drifts: its place on the axis, and in words."""
+
+    at: float
+    where: str
+
+
+def _drift_begins(diagnosis: Diagnosis) -> DriftBegins | None:
+    """Returns where drift begins, if the stream clearly drifts."""
+    drift, stream = diagnosis.drift, diagnosis.stream
+    if drift is None or not any(one.kind == "drift" for one in diagnosis.findings):
+        return None
+    at, unit = axis_of(stream)
+    row = drift.onset - 1
+    where = f"{unit} {at[row]:,}"
+    if stream.times is not None:
+        where += f", {moment(stream.times[row])}"
+    return DriftBegins(float(at[row]), where)
 
 
 def shift_unit(diagnosis: Diagnosis) -> str:
@@ -131,12 +181,14 @@ def shift_unit(diagnosis: Diagnosis) -> str:
     return "1 = a whole class" if classes else "standard deviations"
 
 
-def shift_chart(diagnosis: Diagnosis) -> Chart | None:
+def shift_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws how far each row's target, or the model's prediction for it, was moved afterwards."""
     found = moved(diagnosis)
     size, theory = found.size, found.theory
     if not np.isfinite(size).any():
-        return None
+        return NotDrawn(
+            "Not drawn: no row's shift is a finite number, since the online model diverged."
+        )
     at, unit = axis_of(diagnosis.stream)
     names, groups = partition(diagnosis.stream)
     rows = drawn_rows(groups, most_shifted(size))
@@ -189,9 +241,12 @@ def _row_texts(diagnosis: Diagnosis, rows: np.ndarray) -> list[str]:
     stream = diagnosis.stream
     parts = [[f"row {stream.rows[row]:,}" for row in rows]]
     parts += [
-        [chart_text(str(text), 32) for text in values[rows]]
-        for values in (stream.times, stream.groups)
-        if values is not None
+        [chart_text(text, 32) for text in texts]
+        for texts in (
+            () if stream.times is None else [moment(time) for time in stream.times[rows]],
+            () if stream.groups is None else [str(group) for group in stream.groups[rows]],
+        )
+        if len(texts)
     ]
     return [", ".join(texts) for texts in zip(*parts, strict=True)]
 
@@ -215,6 +270,8 @@ def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
     room = 0.012 * (at[-1] - at[0] + 1)
     title = "row" if unit == "row" else "position in the stream"
     axis = {"title": title, "tickformat": ",d", "range": [at[0] - room, at[-1] + room]}
+    if diagnosis.stream.times is not None:
+        axis |= _time_ticks(at, diagnosis.stream.times)
     names, groups = partition(diagnosis.stream)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)]])
     if diagnosis.stream.groups is None or not 2 <= len(starts) - 1 <= 30:
@@ -234,6 +291,17 @@ def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
         ]
         layout |= {"legend": {"y": 1.12}, "margin": {"t": 28}}
     return axis, layout
+
+
+def _time_ticks(at: np.ndarray, times: np.ndarray) -> dict[str, Any]:
+    """Returns ticks at some rows of the stream that say when these came."""
+    rows = np.unique(((np.arange(TICKS) + 0.5) / TICKS * len(at)).astype(int))
+    texts = [moment(times[row]) for row in rows]
+    days = [text[:10] for text in texts]
+    if all(DATE.match(text) for text in texts) and len(set(days)) == len(days):
+        texts = days
+    ticks = {"tickvals": [float(at[row]) for row in rows]}
+    return ticks | {"ticktext": [chart_text(text, 20) for text in texts], "title": "when it came"}
 
 
 def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:

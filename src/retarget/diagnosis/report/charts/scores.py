@@ -1,24 +1,30 @@
 """Charts of scores: of the learners, of the ways of training a model, and of the rates tried."""
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
-from retarget.diagnosis.answers import Baseline, Estimate, ModelScore, Question, Score
-from retarget.diagnosis.report.charts import GREY, Chart, figure, finite, line, log_scale, scale
+from retarget.diagnosis.answers import Baseline, Estimate, ModelScore, Score
+from retarget.diagnosis.report.charts import (
+    GREY,
+    Chart,
+    NotDrawn,
+    figure,
+    finite,
+    line,
+    log_scale,
+    scale,
+)
 from retarget.diagnosis.report.words import (
     METRICS,
     QUESTIONS,
-    ScoreLine,
     chart_text,
     interval,
-    learner_lines,
-    model_lines,
     name,
     number,
+    score_lines,
     with_interval,
 )
 from retarget.diagnosis.result import Diagnosis
@@ -60,26 +66,15 @@ def measure(diagnosis: Diagnosis) -> Measure:
     return Measure("loss", f"{METRICS[metric]}, in {unit} {whose}")
 
 
-def score_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Draws the scores of the learners and baselines, with their intervals."""
-    lines = learner_lines(diagnosis)
-    asked = [answer.question for answer in diagnosis.answers]
-    return _chart(diagnosis, "Which learner predicts best?", lines, asked)
+def score_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
+    """Draws the scores of the page's table with their intervals.
 
-
-def way_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Draws the scores of the user's model by way of training; None if it was run in one only."""
-    model = diagnosis.model
-    if model is None or len({score.way for score in model.scores}) < 2:
-        return None
-    title = "Which way of training your model is best?"
-    return _chart(diagnosis, title, model_lines(model), model.questions)
-
-
-def _chart(
-    diagnosis: Diagnosis, title: str, lines: list[ScoreLine], asked: Sequence[Question]
-) -> Chart | None:
-    """Draws finite scores with their intervals: a line each, and a symbol for each question."""
+    There is a line for each, with a symbol for each question.
+    """
+    title = "Which learner predicts best?"
+    if diagnosis.model is not None:
+        title = "Which way of training your model is best?"
+    asked, lines = score_lines(diagnosis)
     shown = measure(diagnosis)
     lines = [one for one in lines if any(_finite(shown.of(score)) for score in one.scores)]
     found = [
@@ -89,7 +84,7 @@ def _chart(
         if (score := _finite(shown.of(part)))
     ]
     if not found:
-        return None
+        return NotDrawn("No score is a finite number, so there is no chart.")
     traces = []
     for k, question in enumerate(asked):
         ours = [(place, score) for place, of, score in found if of == k]
@@ -149,7 +144,7 @@ def _finite(score: Estimate | None) -> Estimate | None:
     return score if score is not None and math.isfinite(score.value) else None
 
 
-def rate_chart(diagnosis: Diagnosis) -> Chart | None:
+def rate_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws the rates that were tried, and the largest stable one."""
     choice, largest = diagnosis.lr, diagnosis.stability.largest_lr
     tried = choice.tried.sort("value")
@@ -157,7 +152,7 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | None:
     score = tried["score"].cast(float).fill_null(math.nan).to_numpy().astype(float)
     known = np.isfinite(score)
     if known.sum() < 2:
-        return None
+        return NotDrawn("No other rates were tried, or all of them diverged.")
     stable, found, failed = value[known], score[known], value[~known]
     red, green = COLORS["iterative"], COLORS["corrected"]
     marks = {"size": 7, "color": GREY}

@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 
 from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.measure.groups import partition
-from retarget.diagnosis.report.charts import Chart, dots, figure, finite, line
+from retarget.diagnosis.report.charts import Chart, NotDrawn, dots, figure, finite, line
 from retarget.diagnosis.report.charts.rows import (
     GROUP_COLORS,
     POINTS,
@@ -21,10 +21,12 @@ MOST_CLASSES = 30
 NUMBERED = 10  # with at most so many groups, each square shows its number
 
 
-def targets_chart(diagnosis: Diagnosis) -> Chart | None:
+def targets_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws true against effective targets; for classes, the share that changed class."""
     if not np.isfinite(diagnosis.shift_size).any():
-        return None
+        return NotDrawn(
+            "Not defined: no effective target is a finite number, since the online model diverged."
+        )
     classes = diagnosis.stream.kind == "classification"
     return _classes(diagnosis) if classes else _numbers(diagnosis)
 
@@ -124,13 +126,15 @@ def move_unit(diagnosis: Diagnosis) -> str:
     return "" if diagnosis.stream.kind == "classification" else " standard deviations"
 
 
-def group_chart(diagnosis: Diagnosis) -> Chart | None:
+def group_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws how far learning each group moved the targets of each, as a heat map."""
     found = moved(diagnosis)
     groups, z = found.groups, finite(found.groups.size)
     names = groups.names
-    if len(names) < 2 or not np.isfinite(z).any():
-        return None
+    if len(names) < 2:
+        return NotDrawn("There is only one group, so there is nothing to compare.")
+    if not np.isfinite(z).any():
+        return NotDrawn("Not drawn: no movement between groups is a finite number.")
     what = "predictions for" if found.yours else "targets of"
     numbered = len(names) <= NUMBERED
     top = float(np.nanmax(z)) or 1.0

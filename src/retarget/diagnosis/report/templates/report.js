@@ -56,6 +56,14 @@
     axis.tickangle = 7 * longest * axis.ticktext.length > room ? -90 : 0;
   }
 
+  // Dates of which every second one is left out until they fit side by side.
+  function fitDates(axis, room) {
+    const longest = Math.max(...axis.ticktext.map((text) => text.length));
+    while (axis.tickvals.length > 2 && 8 * longest * axis.tickvals.length > room) {
+      for (const part of ["tickvals", "ticktext"]) axis[part] = axis[part].filter((_, i) => i % 2 === 0);
+    }
+  }
+
   function draw(key) {
     const place = document.getElementById("chart-" + key);
     if (place.closest("details:not([open])")) return; // it has no width until it is opened
@@ -66,6 +74,9 @@
         data[0].texttemplate &&= data[0].texttemplate.replace(".2~f", ".1~f");
       }
       fitNames(layout.xaxis, small, place.clientWidth - 130);
+    }
+    if (data[0].type === "scatter" && layout.xaxis.ticktext && layout.xaxis.type !== "log") {
+      fitDates(layout.xaxis, place.clientWidth - 70);
     }
     layout.template = template(small);
     layout.width = place.clientWidth;
