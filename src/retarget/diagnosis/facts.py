@@ -71,13 +71,14 @@ def has_forgotten(forgetting: Forgetting | None) -> Known | None:
 
 
 def can_be_known(forgetting: Forgetting | None, whole: "Comparison | None") -> bool:
-    """Whether old and new rows can be known together.
+    """Whether old and new rows can be known together: a batch model of both beats a constant.
 
-    Then a batch model of both is clearly better than a constant, and not only by a little.
+    By how much it does decides, not how clearly: this only chooses between the names of two facts
+    that are clear by themselves, that the past was forgotten and that the stream drifts.
     """
-    of_stream = forgetting is not None and clear_gain(forgetting.knowable)
-    of_rows = whole is not None and clear_gain(whole.batch_constant)
-    return of_stream or of_rows
+    if forgetting is not None and not math.isnan(forgetting.knowable.value):
+        return forgetting.knowable.value <= -WORTHWHILE
+    return whole is not None and whole.batch_constant.value <= -WORTHWHILE
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Facts:
         follows: Whether the stream drifts, and it is ahead of the batch model and of the simplest
             predictor on the next rows.
         together: Whether old and new rows can be known together: a batch model of all rows is
-            clearly better than the simplest predictor on rows from the whole stream.
+            better than the simplest predictor on rows from the whole stream, and not only a little.
         bad_batch: Whether the batch model is clearly worse than the simplest predictor somewhere.
     """
 
