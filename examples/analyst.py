@@ -28,15 +28,15 @@ STRIPS, BATCHES_IN_STRIP, DRAWS = 10, 3, 500  # of the bootstrap
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
-def columns_of(table: pl.DataFrame) -> np.ndarray:
+def columns_of(table: pl.DataFrame, names: list[str]) -> np.ndarray:
     """Returns numbers as they are, and one column of zeros and ones for each category."""
-    columns = []
-    for values in table.iter_columns():
+    columns = [np.empty((len(table), 0))]
+    for values in table.select(names).iter_columns():
         if values.dtype.is_numeric() or values.dtype == pl.Boolean:
             columns.append(values.cast(pl.Float64).to_numpy()[:, None])
         else:
-            names = values.unique().sort().to_numpy()
-            columns.append((values.to_numpy()[:, None] == names).astype(float))
+            categories = values.unique().sort().to_numpy()
+            columns.append((values.to_numpy()[:, None] == categories).astype(float))
     return np.hstack(columns)
 
 
@@ -46,7 +46,7 @@ def numbers_of(table: pl.DataFrame, asked: dict[str, Any]) -> Numbers:
         table = table.sort(asked["time"], maintain_order=True)
     target = table[asked["Y"]]
     roles = {asked[role] for role in ("Y", "group", "time") if role in asked}
-    X = columns_of(table.drop(roles))
+    X = columns_of(table, [name for name in table.columns if name not in roles])
     known = np.arange(asked.get("lags", 0), len(table))
     if "lags" in asked:
         values = target.to_numpy().astype(float)

@@ -202,8 +202,15 @@ class DenseKernel(StreamKernel):
     def part(self, rows: slice | Tensor) -> Self:
         """A part of the matrix, copied unless the rows are consecutive."""
         part = copy.copy(self)
-        part.X, part.Y, part.K = self.X[rows], self.Y[rows], self.K[rows][:, rows]
+        part.X = self.X[rows]
+        part.Y = self.Y[rows]
         part._factor = part._advance = None
+        if isinstance(rows, slice):
+            part.K = self.K[rows, rows]
+            return part
+        part.K = self.K.new_empty(len(rows), len(rows))
+        for some in panels(len(rows), 1, self.K.device):  # never a copy of whole rows of all
+            part.K[some] = self.K[rows[some]][:, rows]
         return part
 
     def dense(self, rows: Tensor) -> "DenseKernel":

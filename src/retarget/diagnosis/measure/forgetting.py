@@ -57,6 +57,22 @@ class Remembered(NamedTuple):
     constant: NDArray[np.float64]
     groups: np.ndarray | None = None
 
+    @classmethod
+    def together(cls, parts: list["Remembered"]) -> "Remembered":
+        """Returns the pairs of several folds of a stream."""
+        first = parts[0]
+        grouped = first.groups is not None
+        return cls(
+            rows=np.concatenate([part.rows for part in parts]),
+            ages=np.concatenate([part.ages for part in parts]),
+            late=np.concatenate([part.late for part in parts]),
+            first=np.concatenate([part.first for part in parts]),
+            later=np.concatenate([part.later for part in parts]),
+            learned=first.learned,
+            constant=np.concatenate([part.constant for part in parts]),
+            groups=np.concatenate([part.groups for part in parts]) if grouped else None,
+        )
+
     def some(self, chosen: NDArray[np.bool_]) -> "Remembered":
         """Returns some of the pairs."""
         return self._replace(

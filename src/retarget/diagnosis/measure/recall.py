@@ -8,7 +8,6 @@ the luck of the very last rows does not decide.
 """
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,9 +32,9 @@ from retarget.learners import SGD
 from retarget.theory.stream_kernel import StreamKernel
 
 LATE = (0.8, 0.85, 0.9, 0.95, 1.0)  # of the rows learned
-LATE_OF_LONG, LONG_ROWS = (0.9, 1.0), 300_000  # a long stream leaves less to the luck of last rows
+LATE_OF_LONG, LONG_ROWS = (0.9, 1.0), 50_000  # a long stream leaves less to the luck of last rows
 CURVE_MOMENTS = 12  # for the forgetting curve, evenly spaced over the stream
-MOST_ASKED = 20_000  # held-out rows; of more, evenly spaced ones are asked about
+MOST_ASKED = 10_000  # held-out rows; of more, evenly spaced ones are asked about
 # Random orders for each late moment; more for the last one, which also serves the next rows.
 ORDERS, ORDERS_AT_THE_END = 2, 4
 ORDERED_PAIRS = 1e8  # rows squared times folds in which random orders are run
@@ -139,15 +138,18 @@ class Fold:
     def in_random_orders(self, learner: SGD, rng: np.random.Generator, last: bool) -> "Orders":
         """Runs the learner over the rows before each late moment in random orders of these.
 
-        With `last`, there are more orders of all rows: their learners are kept.
+        With `last`, there are more orders of all rows, and their learners are kept. Of a long
+        stream there are a few orders of all rows only.
         """
         said: dict[int, list[NDArray[np.float64]]] = {}
         ends: list[OnlineRun] = []
-        for moment in np.unique(self.late.moment):
+        long = len(self.kernel) > LONG_ROWS
+        moments = np.unique(self.late.moment)
+        for moment in moments[-1:] if long else moments:
             asked = np.flatnonzero(self.late.moment == moment)
             whole = last and moment == len(self.kernel)
             said[int(moment)] = []
-            for _ in range(ORDERS_AT_THE_END if whole else ORDERS):
+            for _ in range(ORDERS_AT_THE_END if whole and not long else ORDERS):
                 order = torch.from_numpy(rng.permutation(int(moment)))
                 pairs = Pairs(self.late.place[asked], self.late.moment[asked])
                 probe = self.probe(pairs, order)
@@ -211,42 +213,48 @@ class Correction(NamedTuple):
     block_size: int
 
 
-def asked_again(
-    folds: Iterator[Fold],
-    complete: int,
-    learner: SGD,
-    gamma: float,
-    correction: Correction | None,
-    changes: dict[Predictor, SGD],
-    orders: Callable[[int], bool],
-    seed: int,
-) -> Iterator[FoldAnswers]:
-    """Runs the learners again for each other fold, with what was chosen for the first one.
+@dataclass(frozen=True)
+class AskedAgain:
+    """Runs the learners again for another fold, with what was chosen for the first one.
 
-    So many folds are `complete`, the first one included; in the others, only the online learner is
-    asked. `changes` are other learners to run, and `orders` says for a fold whether to run random
-    orders.
+    Attributes:
+        learner: The online learner.
+        gamma: The batch model's ridge.
+        correction: How its targets are corrected; None if they are not.
+        changes: Other learners to run.
+        seed: What random orders are drawn from.
     """
-    for number, fold in enumerate(folds, 1):
-        kernel = fold.kernel
+
+    learner: SGD
+    gamma: float
+    correction: Correction | None
+    changes: dict[Predictor, SGD]
+    seed: int
+
+    def online(self, fold: Fold) -> FoldAnswers:
+        """Asks the online learner only."""
+        return self._learned(fold, [])
+
+    def everybody(self, fold: Fold, number: int, orders: bool) -> FoldAnswers:
+        """Asks every learner about a fold of this number, perhaps in random orders as well."""
+        probes = {change: fold.probe() for change in self.changes}
+        jobs = [Job(other, fold.kernel.Y, probes[change]) for change, other in self.changes.items()]
+        answers = self._learned(fold, jobs)
+        answers.note_online()
+        answers.said |= {change: one.predictions.numpy() for change, one in probes.items()}
+        answers.said["offline"] = fold.batch_predictions(self.gamma)
+        if self.correction is not None:
+            answers.said["iterative"] = _corrected(fold, self.learner, self.correction)
+        if orders:
+            rng = np.random.default_rng([self.seed, number])
+            answers.orders = fold.in_random_orders(self.learner, rng, last=False)
+        return answers
+
+    def _learned(self, fold: Fold, others: list[Job]) -> FoldAnswers:
         probe, later = fold.whole_probe()
-        found = FoldAnswers(fold, probe, later)
-        if number >= complete:
-            learn_online(kernel, [Job(learner, kernel.Y, probe)], keep_errors=False)
-            yield found
-            continue
-        probes = {change: fold.probe() for change in changes}
-        jobs = [Job(other, kernel.Y, probes[change]) for change, other in changes.items()]
-        learn_online(kernel, [Job(learner, kernel.Y, probe), *jobs], keep_errors=False)
-        found.note_online()
-        found.said |= {change: one.predictions.numpy() for change, one in probes.items()}
-        found.said["offline"] = fold.batch_predictions(gamma)
-        if correction is not None:
-            found.said["iterative"] = _corrected(fold, learner, correction)
-        if orders(number):
-            rng = np.random.default_rng([seed, number])
-            found.orders = fold.in_random_orders(learner, rng, last=False)
-        yield found
+        jobs = [Job(self.learner, fold.kernel.Y, probe), *others]
+        learn_online(fold.kernel, jobs, keep_errors=False)
+        return FoldAnswers(fold, probe, later)
 
 
 def _corrected(fold: Fold, learner: SGD, correction: Correction) -> NDArray[np.float64]:

@@ -1,7 +1,6 @@
 """What a learner still knows of the whole stream, from every row that was held out in some fold."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,10 +31,10 @@ from retarget.diagnosis.measure.intervals import Batches, ratio
 from retarget.diagnosis.measure.learn import LearnedStream
 from retarget.diagnosis.measure.recall import (
     ORDERED_PAIRS,
+    AskedAgain,
     Correction,
     Fold,
     FoldAnswers,
-    asked_again,
 )
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
@@ -88,38 +87,42 @@ def ask_about_whole(
         ridges = learned.iterative_gamma.value, learned.iterative_ridge.value
         correction = Correction(*ridges, block_size)
     complete = complete_folds(len(past))
-    ordered_folds = max(1, int(ORDERED_PAIRS / len(past) ** 2))
-    again = asked_again(
-        _other_folds(opened, parted),
-        complete,
-        learner,
-        gamma,
-        correction,
-        others,
-        lambda number: number < ordered_folds,
-        options.seed,
-    )
-    return _combined([first, *again], complete, past, parted, options)
+    ordered = max(1, int(ORDERED_PAIRS / len(past) ** 2))
+    again = AskedAgain(learner, gamma, correction, others, options.seed)
+
+    def asked(number: int) -> tuple[FoldAnswers | None, Remembered]:
+        """Asks about a fold; its kernel is gone before the next one's is made, if it may be."""
+        fold = _other_fold(opened, parted, past, number)
+        if number < complete:
+            answers = again.everybody(fold, number, number < ordered)
+            return answers, _remembered(answers, past, parted, options)
+        return None, _remembered(again.online(fold), past, parted, options)
+
+    answers = [first]
+    remembered = [_remembered(first, past, parted, options)]
+    for number in range(1, 1 if opened.whole is None else len(parted.folds)):
+        of_all, of_online = asked(number)
+        answers += [] if of_all is None else [of_all]
+        remembered.append(of_online)
+    return _combined(answers, Remembered.together(remembered), past, parted, options)
 
 
-def _other_folds(opened: Opened, parted: Split) -> Iterator[Fold]:
-    """Yields all folds but the first, each with the kernel of the rows that it leaves to learn."""
-    if opened.whole is None or parted.past is None:
-        return
-    for number, held in enumerate(parted.folds[1:], 1):
-        kernel = opened.whole.part(torch.from_numpy(parted.learned_in(number)))
-        yield Fold(kernel, parted.past, held)
+def _other_fold(opened: Opened, parted: Split, past: Stream, number: int) -> Fold:
+    """Returns a fold but the first, with the kernel of the rows that it leaves to learn."""
+    if opened.whole is None:
+        raise ValueError("the kernel of all rows was not opened")
+    learned = torch.from_numpy(parted.learned_in(number))
+    return Fold(opened.whole.part(learned), past, parted.folds[number])
 
 
 def _combined(
-    asked: list[FoldAnswers],
-    complete: int,
+    folds: list[FoldAnswers],
+    remembered: Remembered,
     past: Stream,
     parted: Split,
     options: DiagnosisOptions,
 ) -> WholeStream:
-    """Returns what all folds together say; the online learner alone was asked in the last ones."""
-    folds = asked[:complete]
+    """Returns what the folds say in which everybody was asked, and the online learner in all."""
     rows = np.concatenate([one.fold.rows[one.fold.late.place] for one in folds])
     truth = past.part(rows)
     ruler = Ruler.of(truth, "whole", options.metric, parted.whole_groups, rows)
@@ -133,7 +136,7 @@ def _combined(
         if all(made is not None for made in recent):
             baselines["recent"] = np.concatenate(recent)  # type: ignore[arg-type]
     answer = compare(said, baselines, ruler, parted, options, order)
-    forgetting = measured_forgetting(_remembered(asked, past, parted, options))
+    forgetting = measured_forgetting(remembered)
     if forgetting is not None and "offline" in said:
         strips = _history(ruler, parted)
         above = strips.mean(losses(said["offline"], truth, ruler.metric))
@@ -209,25 +212,21 @@ def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[OrderLosses], N
 
 
 def _remembered(
-    folds: list[FoldAnswers], past: Stream, parted: Split, options: DiagnosisOptions
+    answers: FoldAnswers, past: Stream, parted: Split, options: DiagnosisOptions
 ) -> Remembered:
     """Returns the online learner's losses on every row at its time and at all later moments."""
-    rows = np.concatenate([one.fold.rows[one.later.place] for one in folds])
-    first = [
-        losses(one.first, past.part(one.fold.rows), options.metric)[one.later.place]
-        for one in folds
-    ]
-    afterwards = np.concatenate([one.afterwards for one in folds])
+    fold, later = answers.fold, answers.later
+    rows = fold.rows[later.place]
+    truth = past.part(rows)
+    constant = np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))
     return Remembered(
         rows=rows,
-        ages=np.concatenate([one.later.moment - one.fold.times[one.later.place] for one in folds]),
-        late=np.concatenate([np.isin(one.later.moment, one.fold.late.moment) for one in folds]),
-        first=np.concatenate(first),
-        later=losses(afterwards, past.part(rows), options.metric),
-        learned=len(folds[0].fold.kernel),
-        constant=losses(
-            np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1)), past.part(rows), options.metric
-        ),
+        ages=later.moment - fold.times[later.place],
+        late=np.isin(later.moment, fold.late.moment),
+        first=losses(answers.first, past.part(fold.rows), options.metric)[later.place],
+        later=losses(answers.afterwards, truth, options.metric),
+        learned=len(fold.kernel),
+        constant=losses(constant, truth, options.metric),
         groups=past.groups[rows] if parted.whole_groups and past.groups is not None else None,
     )
 
