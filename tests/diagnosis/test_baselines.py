@@ -148,12 +148,12 @@ def test_under_drift_the_fair_batch_model_is_one_of_recent_rows():
     X = rng.normal(size=(1400, 2))
     angle = np.linspace(0, 9, 1400)  # what the features mean turns around
     y = np.cos(angle) * X[:, 0] + np.sin(angle) * X[:, 1] + 0.1 * rng.normal(size=1400)
-    found = rt.diagnose(X, y, kernel="linear", lr=0.05)
+    found = rt.diagnose(X, y, kernel="linear", lr=0.05, evaluation="next")
     assert found.answer("next").excess.high < 0  # the online learner, which follows, is better
     assert found.drift.effect.high < -0.2
     kinds = {one.kind: one for one in found.findings}
     assert kinds["drift"].value == found.drift.window
-    fair = rt.diagnose(X, y, kernel="linear", lr=0.05, aim="window:56")
+    fair = rt.diagnose(X, y, kernel="linear", lr=0.05, aim="window:56", evaluation="next")
     coming = fair.answer("next")
     excess = coming.score("online").error.value / coming.baseline("recent").error.value - 1
     assert coming.excess.value == pytest.approx(excess)
@@ -163,11 +163,12 @@ def test_under_drift_the_fair_batch_model_is_one_of_recent_rows():
 def test_no_drift_where_the_batch_model_is_bad_or_nothing_changes():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(1000, 2))
-    still = rt.diagnose(X, X[:, 0] + 0.1 * rng.normal(size=1000), kernel="linear")
+    asked = {"evaluation": "next"}
+    still = rt.diagnose(X, X[:, 0] + 0.1 * rng.normal(size=1000), kernel="linear", **asked)
     assert "drift" not in {one.kind for one in still.findings}
     time = np.arange(1000.0)[:, None]  # a batch model of the time extrapolates badly
     wave = np.sin(2 * np.pi * time[:, 0] / 37) + 0.3 * rng.normal(size=1000)
-    found = rt.diagnose(time, wave, width=0.02)
+    found = rt.diagnose(time, wave, width=0.02, **asked)
     assert "drift" not in {one.kind for one in found.findings}
 
 
