@@ -86,7 +86,8 @@ def with_class_names(data: Any) -> pl.DataFrame:
 @analyzed(
     "sorted by class",
     "forgotten",
-    "It mistakes most wines for those of a later cultivar; the batch model knows all three.",
+    "The error on a wine is 20 times what it was when the wine came; in random order it "
+    "would be a sixth of that.",
 )
 def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
     """178 wines of three cultivars, one cultivar after the other."""
@@ -99,8 +100,8 @@ def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "sorted by class",
     "forgotten",
-    "It mistakes nearly every Adélie, the first species, for a later one; the batch model does "
-    "not.",
+    "The error on a penguin is 37 times what it was when the penguin came; in random order "
+    "it would be a sixth of that.",
 )
 def penguins() -> tuple[pl.DataFrame, dict[str, Any]]:
     """333 penguins of three species, one species after the other."""
@@ -112,7 +113,8 @@ def penguins() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "sorted by class",
     "forgotten",
-    "It mistakes nearly all patches but sky for windows, the last class; the batch model does not.",
+    "The error on a patch is 67 times what it was when the patch came; in random order it "
+    "would be a quarter of that.",
 )
 def segments() -> tuple[pl.DataFrame, dict[str, Any]]:
     """2,310 patches of outdoor pictures, sorted by what they show."""
@@ -123,8 +125,9 @@ def segments() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "sorted by the target",
     "forgotten",
-    "The last rows have the largest targets, so it predicts large ones for everybody, which is "
-    "right for the next rows only.",
+    "The last rows have the largest targets, so it predicts large ones for everybody: the "
+    "error on a row is hundreds of times what it was. Even the batch model is only 6% "
+    "better than the mean, so this may be called drift as well.",
 )
 def fair() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,366 answers to a survey about affairs, from none to many."""
@@ -147,9 +150,10 @@ def fair_shuffled() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "by time",
-    "forgotten",
-    "The chicks grow. Their age orders the rows, so the only feature left is the chick's number: "
-    "the online model follows the growth, a batch model of all ages cannot.",
+    "follows the drift",
+    "The chicks grow. Their age orders the rows, so the only feature left is the chick's "
+    "number: the online model follows the growth, and a batch model of all ages is no "
+    "better than the mean.",
 )
 def chicks() -> tuple[pl.DataFrame, dict[str, Any]]:
     """578 weights of 50 chicks, by their age; their number is the only feature left."""
@@ -160,7 +164,8 @@ def chicks() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "by time",
     "forgotten",
-    "It follows the polls of the last months, and has lost those of the first years.",
+    "It follows the polls of the last months, and has lost those of the first years: the "
+    "error on a day is 21 times what it was; in random order it would be half of that.",
 )
 def approval() -> tuple[pl.DataFrame, dict[str, Any]]:
     """1,001 days of President Trump's approval rating, from five polls a day."""
@@ -171,8 +176,9 @@ def approval() -> tuple[pl.DataFrame, dict[str, Any]]:
 @analyzed(
     "by time",
     "forgotten",
-    "The year alone says little. The online model knows only the last years, and on later years "
-    "the batch model is far worse than the mean; repeating the last value beats both.",
+    "The year alone says little. It knows only the last years (the error on a year is four "
+    "times what it was), and on later years the batch model is far worse than the mean; "
+    "repeating the last value beats both.",
 )
 def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
     """309 years of sunspots; the year is the only feature."""
@@ -183,9 +189,9 @@ def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "as in the file",
-    "behind everywhere",
-    "One pass is not quite enough: it is right one to two points less often, which only all rows "
-    "together show.",
+    "one pass",
+    "It only gets better, in any order; but the error is half as large again as the batch "
+    "model's, also in random order.",
 )
 def cancer() -> tuple[pl.DataFrame, dict[str, Any]]:
     """569 tumors: malignant or benign?"""
@@ -196,8 +202,9 @@ def cancer() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "as in the file",
-    "behind everywhere",
-    "One pass is not enough: it is right two to four points less often, whatever the order.",
+    "one pass",
+    "It has forgotten nothing, and the order makes no difference; the error is half as "
+    "large again as the batch model's.",
 )
 def phishing() -> tuple[pl.DataFrame, dict[str, Any]]:
     """1,250 web pages: phishing or not?"""
@@ -206,8 +213,9 @@ def phishing() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "as in the file",
-    "not clear",
-    "Its error is a few percent larger, which may be chance.",
+    "as good",
+    "Its error is 7% larger (4 to 12), mostly from the single pass: level, if a tenth is "
+    "the measure.",
 )
 def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
     """442 patients: how far does the disease advance in a year?"""
@@ -218,10 +226,10 @@ def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "by time",
-    "behind everywhere",
-    "The values of the four weeks before are nearly equal, and one pass of SGD cannot separate "
-    "them: repeating the last week is far better than the online model, and nearly as good as the "
-    "batch model.",
+    "forgotten",
+    "Carbon dioxide rises: the error on a week is 28 times what it was, and 23 times what "
+    "it would be in random order. One pass is not enough either, since the values of the "
+    "four weeks before are nearly equal.",
 )
 def co2() -> tuple[pl.DataFrame, dict[str, Any]]:
     """2,225 weeks of carbon dioxide at Mauna Loa, from the four weeks before."""
@@ -235,7 +243,7 @@ def co2() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "by time",
-    "as good",
+    "nothing learned",
     "Neither model does better than the mean: today's returns say nothing about tomorrow's.",
 )
 def sp500() -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -246,9 +254,9 @@ def sp500() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "person after person",
-    "behind everywhere",
-    "If cross-validation for its ridge leaves out whole people, the batch model is a little better "
-    "than the mean; the online model hardly is.",
+    "one pass",
+    "If cross-validation for its ridge leaves out whole people, the batch model is 5% "
+    "better than the mean. It is a little behind, in any order.",
 )
 def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     """4,048 years of 1,181 people: how often do they see a doctor? Whole people are held out."""
@@ -265,9 +273,10 @@ def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "sorted by airline",
-    "behind everywhere",
-    "It is as far behind when shuffled: distance and time in the air are almost perfectly "
-    "correlated, and without one of them the gap is nearly gone.",
+    "one pass",
+    "It is 33% behind, and nearly as far when shuffled: distance and time in the air are "
+    "almost perfectly correlated, and one pass cannot separate them. It has forgotten 5% at "
+    "most.",
 )
 def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,000 flights from New York in 2013, airline after airline: how late do they arrive?"""
@@ -285,9 +294,9 @@ def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
 
 @analyzed(
     "by date",
-    "behind everywhere",
-    "Accuracy hardly shows it, because nine of ten e-mails are not spam: the online model finds a "
-    "tenth of the spam, the batch model a quarter.",
+    "one pass",
+    "It is 22% behind, in any order. Accuracy hardly shows it, because nine of ten e-mails "
+    "are not spam.",
 )
 def emails() -> tuple[pl.DataFrame, dict[str, Any]]:
     """3,921 e-mails in the order in which they came: which are spam?"""

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # The page that shows what an example prints.
 PAGES = {
+    "analyst": None,
     "antiberty_tasks": None,
     "closed_loop": "continual.md",
     "correction_terms": "core.md",
