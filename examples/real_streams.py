@@ -275,8 +275,8 @@ def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     "sorted by airline",
     "one pass",
     "It is 33% behind, and nearly as far when shuffled: distance and time in the air are "
-    "almost perfectly correlated, and one pass cannot separate them. It has forgotten 5% at "
-    "most.",
+    "almost perfectly correlated, and one pass cannot separate them. It has forgotten "
+    "little: 5% (2 to 8).",
 )
 def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,000 flights from New York in 2013, airline after airline: how late do they arrive?"""
