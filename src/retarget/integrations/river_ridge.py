@@ -40,7 +40,8 @@ from threadpoolctl import ThreadpoolController
 
 from retarget.arrays import as_positive, shallow
 from retarget.errors import InvalidInputError
-from retarget.streaming.turns import Turn, in_turn
+from retarget.locks import Lock
+from retarget.streaming.turns import in_turn
 
 # Variance of the constant before the first sample (of a weight: 1), so it is hardly penalized.
 LEVEL = 1e4
@@ -78,7 +79,7 @@ class RecursiveRidge:
 
     def __init__(self, gamma: float = 0.1, discount: float = 1.0) -> None:
         self._learned = _Learned(np.zeros((0, 1)), DriftingWeights(1, gamma, discount), samples=0)
-        self._turn = Turn()
+        self._turn = Lock()
 
     @property
     def samples(self) -> int:
