@@ -150,6 +150,29 @@ class TestStreamingRidge:
             many.learn_many(frame[:2], pl.Series([1.0, math.nan]))
         assert pickle.dumps(many) == before
 
+    @pytest.mark.parametrize("labels", ["floats", "floats that fall", "dates"])
+    def test_frames_of_pandas_whatever_their_labels(self, labels):
+        pd = pytest.importorskip("pandas")
+        X, Y, _ = stream()
+        index = {
+            "floats": pd.Index(np.arange(60) / 4),
+            "floats that fall": pd.Index(np.arange(60)[::-1] / 4),
+            "dates": pd.date_range("2026-01-01", periods=60)[::-1],
+        }[labels]
+        frame, y = pd.DataFrame(X, index=index, columns=list("abcd")), pd.Series(Y, index=index)
+        plain = pl.DataFrame(X, schema=list("abcd"))
+        for make, targets in (
+            (StreamingRidgeRegressor, y),
+            (StreamingRidgeClassifier, pd.Series(np.where(Y > 2, "high", "low"), index=index)),
+        ):
+            model, expected = make(), make()
+            assert len(model.predict_many(frame)) in (0, 60)  # before it has learned
+            model.learn_many(frame, targets)
+            expected.learn_many(plain, pl.Series(targets.to_list()))
+            predicted = model.predict_many(frame)
+            assert predicted.to_list() == expected.predict_many(plain).to_list()
+            assert predicted.index.equals(index)
+
 
 class TestStreamingRidgeClassifier:
     def test_it_is_regression_on_one_hot_targets_for_classes_that_come_later(self):
