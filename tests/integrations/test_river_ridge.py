@@ -15,7 +15,7 @@ from retarget.integrations.river_named import NamedFeatures
 from retarget.integrations.river_ridge import (
     LEVEL,
     DriftingWeights,
-    RecursiveRidge,
+    SequentialRidge,
     one_thread,
 )
 from support.interrupts import timed_interrupts
@@ -39,7 +39,7 @@ def learn_all(learner, Phi, Y):
 @pytest.mark.parametrize(("discount", "gamma"), [(1.0, 0.03), (0.99, 2.0), (0.6, 0.03)])
 def test_each_prediction_is_that_of_the_offline_learner_with_the_drifting_kernel(discount, gamma):
     Phi, Y = stream(60, 4, seed=1)
-    predicted = learn_all(RecursiveRidge(gamma, discount), Phi, Y)
+    predicted = learn_all(SequentialRidge(gamma, discount), Phi, Y)
     t = np.arange(1, len(Phi) + 1)  # the module's formula, typed literally
     apart, earlier = np.abs(t[:, None] - t), np.minimum(t[:, None], t)
     K = discount**apart * (Phi @ Phi.T) + LEVEL + (1 - discount**2) * (earlier - 1)
@@ -54,7 +54,7 @@ LENGTHS = [1_500, pytest.param(100_000, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("length", LENGTHS)
 def test_without_drift_the_weights_are_those_of_the_sums_however_long_the_stream(length):
     Phi, Y = stream(length, 12, seed=2)
-    learner = RecursiveRidge(0.3, 1.0)
+    learner = SequentialRidge(0.3, 1.0)
     learn_all(learner, Phi, Y)
     # the constant as a feature of its own, which the ridge holds down ten thousand times less
     wide, queries = (
@@ -72,7 +72,7 @@ def test_without_drift_the_weights_are_those_of_the_sums_however_long_the_stream
 def test_with_drift_nothing_of_the_distant_past_is_left(length):
     """Also no rounding errors: the last 1,000 samples, started from scratch, say the same."""
     Phi, Y = stream(length, 12, seed=3)
-    long, short = RecursiveRidge(0.3, 0.9), RecursiveRidge(0.3, 0.9)
+    long, short = SequentialRidge(0.3, 0.9), SequentialRidge(0.3, 0.9)
     learn_all(long, Phi, Y)
     learn_all(short, Phi[-1000:], Y[-1000:])
     np.testing.assert_allclose(long.predict(Phi[:9]), short.predict(Phi[:9]), rtol=1e-8, atol=1e-8)
@@ -82,7 +82,7 @@ def test_nothing_is_forgotten_unless_a_discount_is_given():
     """A stream whose second half contradicts the first, in two orders: the end is the same."""
     Phi, Y = stream(300, seed=4)
     Y[150:] *= -3.0
-    there, back = RecursiveRidge(), RecursiveRidge()
+    there, back = SequentialRidge(), SequentialRidge()
     learn_all(there, Phi, Y)
     learn_all(back, Phi[::-1], Y[::-1])
     np.testing.assert_allclose(there.predict(Phi), back.predict(Phi), rtol=1e-8, atol=1e-8)
@@ -117,7 +117,7 @@ def test_outputs_and_features_that_come_later_were_zero():
     """And a learner that was pickled on the way goes on as if nothing had happened."""
     Phi, Y = stream()
     Phi[:30, 3:], Y[:50, 2] = 0, 0
-    whole, growing = RecursiveRidge(), RecursiveRidge()
+    whole, growing = SequentialRidge(), SequentialRidge()
     learn_all(whole, Phi, Y)
     for t, (phi, y) in enumerate(zip(Phi, Y, strict=True)):
         growing.learn(phi if t >= 30 else phi[:3], y if t >= 50 else y[:2])
@@ -135,7 +135,7 @@ def test_outputs_and_features_that_come_later_were_zero():
 
 def test_a_sample_that_is_interrupted_changes_nothing(monkeypatch):
     Phi, Y = stream(12)
-    learner = RecursiveRidge()
+    learner = SequentialRidge()
     learn_all(learner, Phi[:9, :3], Y[:9, :2])
     before, step = pickle.dumps(learner), DriftingWeights.step
 
@@ -156,9 +156,9 @@ def test_many_at_once_are_the_same_as_one_by_one(options, size, monkeypatch):
     """Features and outputs come later here too."""
     Phi, Y = stream(200)
     Phi[:70, 3:], Y[:70, 2], Y[100:] = 0, 0, -Y[100:]
-    one, many = RecursiveRidge(**options), RecursiveRidge(**options)
+    one, many = SequentialRidge(**options), SequentialRidge(**options)
     learn_all(one, Phi, Y)
-    monkeypatch.setattr(RecursiveRidge, "learn", None)  # none of them is learned alone
+    monkeypatch.setattr(SequentialRidge, "learn", None)  # none of them is learned alone
     many.learn_many(Phi[:70, :3], Y[:70, :2])
     for first in range(70, 200, size):
         rows = slice(first, first + size)
@@ -172,7 +172,7 @@ def test_many_at_once_are_the_same_as_one_by_one(options, size, monkeypatch):
 
 def test_many_at_once_are_taken_one_by_one_where_that_keeps_more_digits():
     Phi, Y = stream(60)  # one block
-    one, many = RecursiveRidge(1e-5, 1.0), RecursiveRidge(1e-5, 1.0)
+    one, many = SequentialRidge(1e-5, 1.0), SequentialRidge(1e-5, 1.0)
     learn_all(one, 1e4 * Phi, Y)
     many.learn_many(1e4 * Phi, Y)
     np.testing.assert_array_equal(many._learned.weights, one._learned.weights)
@@ -182,7 +182,7 @@ def test_many_at_once_are_taken_one_by_one_where_that_keeps_more_digits():
 
 def test_many_at_once_that_are_interrupted_change_nothing(monkeypatch):
     Phi, Y = stream(200)
-    learner = RecursiveRidge()
+    learner = SequentialRidge()
     learner.learn_many(Phi[:9], Y[:9])
     before, block, calls = pickle.dumps(learner), DriftingWeights.block, []
 
@@ -204,7 +204,7 @@ def test_interrupts_at_any_moment_find_the_learner_before_or_after_a_sample():
     if sys.gettrace() is not None:
         pytest.skip("coverage has a lock of its own, which an interrupt can leave locked")
     Phi, Y = stream(400, 60)
-    learner, twin, random, hits = RecursiveRidge(), RecursiveRidge(), np.random.default_rng(0), 0
+    learner, twin, random, hits = SequentialRidge(), SequentialRidge(), np.random.default_rng(0), 0
 
     with timed_interrupts() as timer:
         for phi, y in zip(Phi, Y, strict=True):
@@ -220,7 +220,7 @@ def test_interrupts_at_any_moment_find_the_learner_before_or_after_a_sample():
 
 def test_threads_that_share_a_learner_lose_no_sample():
     Phi, Y = stream(400)
-    shared, alone = RecursiveRidge(0.3, 1.0), RecursiveRidge(0.3, 1.0)
+    shared, alone = SequentialRidge(0.3, 1.0), SequentialRidge(0.3, 1.0)
     learn_all(alone, Phi, Y)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # without turns, this many switches lose samples
@@ -236,12 +236,16 @@ def test_threads_that_share_a_learner_lose_no_sample():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: RecursiveRidge("auto"), InvalidTypeError, "gamma is 'auto'; expected a number"),
-        (lambda: RecursiveRidge((1.0, 2.0)), InvalidTypeError, r"gamma is \(1.0, 2.0\); expected"),
-        (lambda: RecursiveRidge(0.0), InvalidInputError, "gamma is 0.0"),
-        (lambda: RecursiveRidge(discount=None), InvalidTypeError, "discount is None"),
-        (lambda: RecursiveRidge(discount=1.01), InvalidInputError, "discount is 1.01; expected ab"),
-        (lambda: RecursiveRidge(discount=0.0), InvalidInputError, "discount is 0.0"),
+        (lambda: SequentialRidge("auto"), InvalidTypeError, "gamma is 'auto'; expected a number"),
+        (lambda: SequentialRidge((1.0, 2.0)), InvalidTypeError, r"gamma is \(1.0, 2.0\); expected"),
+        (lambda: SequentialRidge(0.0), InvalidInputError, "gamma is 0.0"),
+        (lambda: SequentialRidge(discount=None), InvalidTypeError, "discount is None"),
+        (
+            lambda: SequentialRidge(discount=1.01),
+            InvalidInputError,
+            "discount is 1.01; expected ab",
+        ),
+        (lambda: SequentialRidge(discount=0.0), InvalidInputError, "discount is 0.0"),
         (lambda: NamedFeatures("tree"), InvalidInputError, "expected 'linear', 'rbf' or rt.RBF"),
     ],
 )

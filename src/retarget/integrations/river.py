@@ -13,7 +13,7 @@ import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
 from retarget.integrations.river_named import NamedFeatures
-from retarget.integrations.river_ridge import RecursiveRidge
+from retarget.integrations.river_ridge import SequentialRidge
 from retarget.kernels import Features, Linear
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
@@ -51,7 +51,7 @@ class RidgeOnNames(base.Estimator):
         self.max_features = max_features
         self.seed = seed
         self._named = NamedFeatures(kernel, features, max_features, seed)
-        self._learner = RecursiveRidge(gamma, discount)
+        self._learner = SequentialRidge(gamma, discount)
         self._places: dict[Hashable, int] = {}  # the output of each class, for a classifier
 
     def learn_many(self, X: Any, y: Any) -> None:

@@ -55,7 +55,7 @@ LARGEST_VARIANCE = 1e8
 Update = partial[Any]  # a call of a function that is not written in Python
 
 
-class RecursiveRidge:
+class SequentialRidge:
     r"""Ridge regression whose weights are at hand after every sample.
 
     With discount 1 it is `rt.StreamingRidge`, except that the constant is penalized ten thousand
@@ -70,7 +70,7 @@ class RecursiveRidge:
 
     Examples:
         >>> import numpy as np
-        >>> learner = RecursiveRidge(gamma=1e-6)
+        >>> learner = SequentialRidge(gamma=1e-6)
         >>> for x in (0.0, 1.0, 2.0, 3.0):
         ...     learner.learn(np.array([x]), np.array([5 + 2 * x]))
         >>> learner.predict(np.array([10.0])).round(2)
