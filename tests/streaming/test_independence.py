@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import retarget as rt
-from retarget.integrations.river_ridge import SequentialRidge
 from retarget.integrations.river_named import NamedFeatures
+from retarget.integrations.river_ridge import SequentialRidge
 from support.problems import assert_same
 from support.streaming_objects import CE, correction, corrector, feed, results, shift
 
