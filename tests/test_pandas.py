@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import retarget as rt
+from retarget.samples import take
 from support.problems import assert_same
 
 pd = pytest.importorskip("pandas")
@@ -131,6 +132,15 @@ def diagnosis(X, Y, classes):
     y = Y[0] if hasattr(Y, "iloc") else Y[:, 0]
     options = {"lr": 0.1, "gamma": 1.0, "ridge": 0.1, "kernel": "affine"}
     yield rt.diagnose(X, y, group=classes, test=(X, y), **options).effective
+
+
+def test_rows_in_an_index_array():
+    """Samples of one kind or of several; pandas would take the places as names of columns."""
+    frame, rows = pd.DataFrame(INPUTS, index=TIMES), np.array([7, 3, 3])
+    np.testing.assert_array_equal(take(frame, rows), INPUTS[rows])
+    named = take({"values": frame, "classes": pd.Series(CLASSES, index=TIMES)}, rows)
+    np.testing.assert_array_equal(named["values"], INPUTS[rows])
+    np.testing.assert_array_equal(named["classes"], CLASSES[rows])
 
 
 USES = [

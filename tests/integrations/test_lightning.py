@@ -279,10 +279,8 @@ class KeepsOne(MakesNew):
 def test_a_new_optimizer_in_the_second_task_and_the_two_lines_that_keep_one(monkeypatch, kind):
     monkeypatch.setattr(MakesNew, "kind", getattr(torch.optim, kind))
     factory = partial(rt.NetworkCorrector, gamma=1e3, block_size=12, ridge=1e3)
-    lines = (
-        rf"in __init__, after the network, with self.optimizer = torch.optim.{kind}\(self.parameters"
-        r"\(\), ...\), and return self.optimizer from configure_optimizers$"
-    )
+    made = rf"self.optimizer = torch.optim.{kind}\(self.parameters\(\), ...\)"
+    lines = f"in __init__, after the network, with {made}, and return self.optimizer from configure"
     with pytest.raises(InvalidInputError, match=rf"not the one that the corrector.* {lines}"):
         fitted(MakesNew(), TargetCorrectionCallback(factory))
     module = KeepsOne()

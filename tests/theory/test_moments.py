@@ -375,6 +375,19 @@ def test_equal_targets_or_samples_can_be_forgotten(kind, seed, n, left):
     assert restored.peak_weight == sums.peak_weight == pytest.approx(n, rel=1e-9)
 
 
+def test_what_was_subtracted_from_is_remembered_in_the_present_weights():
+    """The rounding of a mean of 23 samples stays when they count less, and when others join."""
+    features, targets, _ = made()
+    left = summed(features, targets, intercept=True)
+    left = left.without(summed(features[3:], targets[3:], intercept=True))
+    assert left.peak_weight == 23
+    left.scale(0.25)
+    assert left.peak_weight == 5.75
+    sums = summed(features, targets, intercept=True)
+    sums.join(left)
+    assert sums.peak_weight == 5.75
+
+
 @pytest.mark.parametrize("kind", [kind for kind in EQUAL if kind != "one target of two"])
 def test_others_than_the_equal_ones_were_not_learned(kind):
     rng = np.random.default_rng(0)
