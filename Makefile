@@ -40,7 +40,7 @@ test-newest: .venv-newest/.ready  ## the quick suite with the newest of every pa
 
 # One environment for each framework.
 FRAMEWORKS := avalanche huggingface lightning river skorch
-BESIDE_river := tests/diagnosis/models/test_real_river.py
+BESIDE_river := tests/diagnosis/models/test_real_river.py tests/test_pandas.py tests/diagnosis/tables/test_frames.py
 BESIDE_huggingface := tests/kernels/test_foreign_networks.py
 PAGES_huggingface := docs/integrations/peft.md
 test-integrations: $(FRAMEWORKS:%=integration-%)  ## the adapters of retarget.integrations beside their frameworks
@@ -109,13 +109,15 @@ $(LEAN_READY): pyproject.toml constraints.txt
 	.venv-newest/bin/python -m pip install --quiet --upgrade -e ".[dev]"
 	@touch $@
 
-# What the tests of a framework need beside its extra.
-WITH_river := pandas
+# What the tests of a framework need beside its extra; INSTEAD_ is a version that constraints.txt does not have.
 WITH_huggingface := peft
+# pandas 2 slices by label where labels are floats; 2.2, the oldest that we support, has no wheel for Python 3.14
+INSTEAD_river := "pandas==2.2.*; python_version < '3.14'" "pandas==2.3.*; python_version >= '3.14'"
 .PRECIOUS: .venv-%/.ready
 .venv-%/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --upgrade -c constraints.txt -e ".[$*]" pytest hypothesis $(WITH_$*)
+	$(if $(INSTEAD_$*),.venv-$*/bin/python -m pip install --quiet $(INSTEAD_$*))
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt

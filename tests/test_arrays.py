@@ -56,6 +56,30 @@ def test_no_fork_writes_over_the_rows_of_another_in_whatever_order_they_append(s
             assert not parts or torch.equal(each.rows, torch.cat(parts))
 
 
+@pytest.mark.parametrize("array", [
+    *(np.arange(6.0).reshape(3, 2)[:rows][::-1] for rows in (0, 1, 3)),
+    np.arange(3.0)[:1][::-1],
+    np.arange(6.0).reshape(3, 2)[:, :1][:, ::-1],
+    np.array([(1.0, 2), (3.0, 4)], dtype=[("value", "f8"), ("number", "i4")])["value"],
+    np.arange(6.0, dtype=">f8").reshape(3, 2),
+    np.array(5.0, dtype=">f4"),
+    np.broadcast_to(np.arange(3.0), (2, 3)),
+])  # fmt: skip
+def test_every_layout_of_numpy_is_taken(array):
+    tensor = as_tensor("X", array)
+    np.testing.assert_array_equal(tensor.numpy(), array)
+    assert tensor.numpy().dtype == array.dtype.newbyteorder("=")
+
+
+def test_a_learner_begins_with_rows_in_reverse():
+    X = np.random.default_rng(0).normal(size=(5, 3))
+    Y = X @ np.arange(3.0)
+    learner = rt.StreamingRidge("linear", gamma=0.1).learn(X[::-1], Y[::-1])
+    learner.forget(X[:1][::-1], Y[:1][::-1])
+    expected = rt.StreamingRidge("linear", gamma=0.1).learn(X[1:], Y[1:])
+    np.testing.assert_allclose(learner.predict(X[:1][::-1]), expected.predict(X[:1]), rtol=1e-10)
+
+
 LEARNER = rt.SGD(lr=0.2)
 REFUSED = {
     "a ragged list": ([[1.0, 2.0], [3.0]], "not an array of numbers"),

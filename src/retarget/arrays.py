@@ -67,8 +67,10 @@ def as_tensor(name: str, value: Any) -> Tensor:
         raise InvalidTypeError(
             f"{name} has dtype {array.dtype}; expected float16, float32 or float64"
         )
-    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
-        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    # torch knows no backward strides, none between two numbers, and one order of bytes
+    shared = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    if not shared or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():  # which is not safe in threads

@@ -115,8 +115,9 @@ def count(samples: Any) -> int:
 
 
 def take(samples: Any, rows: Any) -> Any:
-    """Selects samples by a slice or an index array."""
-    return mapped(lambda leaf: leaf[rows], samples)
+    """Selects samples by their places, given as a slice or an index array."""
+    # pandas 2 takes slices of floats, and any arrays, as labels
+    return mapped(lambda leaf: (leaf.iloc if hasattr(leaf, "iloc") else leaf)[rows], samples)
 
 
 def join(parts: Sequence[Samples]) -> Samples:

@@ -1,15 +1,17 @@
 """Settings of the whole process, for as long as some computation lasts."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from retarget.locks import Lock, in_forks
 
 BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
 LOOKS = 10
@@ -19,20 +21,29 @@ class SharedSetting:
     """A setting of the whole process: the first thread makes it, and the last one undoes it."""
 
     def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._setting, self._made = setting, ExitStack()
-        self._lock, self._users = threading.Lock(), 0
+        self._setting = setting
+        self._made = ExitStack()
+        self._lock = Lock()
+        self._users: list[int] = []  # the threads, as often as each uses it
+        in_forks(self._leave_others)
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
                 self._made.enter_context(self._setting())
-            self._users += 1
+            self._users.append(get_ident())
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._users -= 1
+            self._users.remove(get_ident())
             if not self._users:
                 self._made.close()
+
+    def _leave_others(self) -> None:
+        """Undoes it for the threads that a forked process does not have."""
+        self._users = [thread for thread in self._users if thread == get_ident()]
+        if not self._users:
+            self._made.close()
 
 
 @contextmanager

@@ -235,6 +235,17 @@ def test_every_option_arrives(command, stand):
     assert held.isdisjoint(stand.stream.groups)
 
 
+def test_points_between_thousands_or_before_decimals(command, stand):
+    TABLE.with_columns(euros=pl.format("{}.{}", pl.lit(7), pl.int_range(100, 160))).write_csv(
+        "euro.csv", separator=";"
+    )
+    asked = ("diagnose", "euro.csv", "--target", "euros", "--test", "euro.csv", "--as-they-are")
+    for thousands, unit in (("point", 1), ("none", 1000)):
+        assert command(*asked, "--thousands", thousands)[0] == 0
+        for stream in (stand.stream, stand.test):
+            np.testing.assert_allclose(stream.Y[:, 0] * unit, np.arange(7100, 7160))
+
+
 def test_without_a_file_the_digits_are_diagnosed(command, stand):
     for name in ("correct", "diagnose"):
         assert command(name, "--seed", "3", "--lr", "0.1")[0] == 0
@@ -383,6 +394,11 @@ PRICE = ("t.csv", "--target", "price")
         ((*PRICE, "--model", "a:b", "--predictions", "c"), "a model and a log .* are both given"),
         ((*PRICE, "--model-options", "a=1"), "there is no model; give --model as well"),
         ((*PRICE, "--nesterov"), "nesterov=True needs a momentum"),
+        (
+            ("euro.csv", "--target", "a"),
+            "'a' holds '1.234' and '2.345'.*--thousands none or --thousands point",
+        ),
+        (("--thousands", "point"), "need a FILE; give the file of the stream as well"),
         ((*PRICE, "--column", "q"), "--column: there is no column 'q'"),
         ((*PRICE, "--drop", "users"), "--drop: there is no column 'users'; did you mean 'user'"),
         ((*PRICE, "--batch-size", "0"), "Invalid value for '--batch-size'"),
@@ -411,6 +427,7 @@ def test_wrong_use_is_explained_and_nothing_is_written(
     """Of both commands, unless one is named."""
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "gaps.csv").write_text("a,c\n1,2.5\n,3.5\n4,5\n2,1.5\n")
+    (tmp_path / "euro.csv").write_text("a;b\n1.234;x\n2.345;y\n")
     (tmp_path / "odd.csv").write_text("[red]:rocket:,c\n1,2\n")
     before, stream = names(tmp_path), (tmp_path / "t.csv").read_bytes()
     one = arguments[0] in ("diagnose", "correct")

@@ -58,6 +58,18 @@ def test_points_of_a_file_are_laid_into_a_copy(command, opened, monkeypatch, tmp
     assert f"MOST_POINTS = {MOST_POINTS}" in PAGE.read_text("utf-8")
 
 
+def test_points_between_thousands(command, opened, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("t;y\n1.234;1\n2.345;2\n")
+    asked = ("explore", "t.csv", "--x", "t", "--target", "y")
+    code, shown = command(*asked)
+    assert code == 2
+    assert "say which with --thousands none or --thousands point" in shown
+    assert command(*asked, "--thousands", "point")[0] == 0
+    assert ">1234.0, 1.0\n" in (tmp_path / "results" / "explorer.html").read_text("utf-8")
+    assert "has the columns 't', 'y'; choose" in command("explore", "t.csv")[1]
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

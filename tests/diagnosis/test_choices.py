@@ -1,5 +1,7 @@
 """Width, ridge, rate and block: what is chosen is the best of what was tried."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -73,6 +75,15 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
     assert wild.how == "no rate kept the error finite"
 
 
+def test_a_given_schedule_is_known_by_its_first_rate():
+    """Options refuse schedules, so that this is for callers of the measure alone."""
+    kernel = both_kernels(make_stream(20, 2, seed=0))[0]
+    options = SimpleNamespace(learner=rt.SGD([0.3, 0.2, 0.1]), choose_lr=False)
+    choice = choose_rate(options, kernel, largest_rate(kernel, rt.SGD(1.0)), TWO)
+    assert (choice.value, choice.automatic, choice.how) == (0.3, False, "given")
+    assert {0.3, 0.2, 0.1} <= set(choice.tried["value"])
+
+
 def test_smaller_rates_are_tried_where_the_smallest_is_the_best():
     stream = make_stream(20, 2, seed=0)
     stream.features[:] = stream.features[0]
@@ -96,6 +107,15 @@ LEARNER = rt.SGD(lr=0.3, batch_size=2, reduction="sum")
 
 def automatic(gamma):
     return ChosenValue(gamma, True, "least error", pl.DataFrame())
+
+
+def test_the_ridges_that_are_tried():
+    kernel = both_kernels(make_stream(20, 2, seed=2))[0]
+    found, _ = choose_correction(kernel, LEARNER, by_hand(0.1), 6, "auto")
+    ridges = [0.0, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0]
+    np.testing.assert_allclose(
+        found.ridge.tried["value"], kernel.mean_diagonal() * np.array(ridges)
+    )
 
 
 def test_the_stabilizer_ends_nearest_to_the_offline_learner():

@@ -178,7 +178,7 @@ REFUSED = {
     "rates": (optimizer(two_rates), "is SGD with several rates, but .* made for plain SGD"),
     "rates, another preconditioner": (
         optimizer(two_rates, LEARNER, "another"),
-        "several rates, but .* for another optimizer; make it with preconditioner=optimizer",
+        "several rates, but not the one that the corrector was made with; keep one optimizer",
     ),
     "scheduler": (optimizer(scheduled), r"scheduler changes .* one rate; .*SGD\(lr=\[...\]\)"),
     "Adam": (
@@ -186,7 +186,10 @@ REFUSED = {
         "is Adam, but .* made for plain SGD; make it with preconditioner=opt",
     ),
     "Adam, scheduled": (optimizer(adam, learner=SCHEDULE), "is Adam, but .* made for plain SGD"),
-    "another Adam": (optimizer(found=another_adam), "for another optimizer; .* keep one optimizer"),
+    "another Adam": (
+        optimizer(found=another_adam),
+        "not the one .* made with; keep one optimizer",
+    ),
     "Adam, decay": (
         optimizer(adam, replace(LEARNER, weight_decay=0.1), True),
         "is SGD.*decay=0.0,.*learner is SGD.*decay=0.1",

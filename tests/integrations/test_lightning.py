@@ -255,6 +255,39 @@ def test_a_scheduler_and_adam_are_described_as_the_messages_advise():
     assert_learned(fitted(module, callback), same)
 
 
+class MakesNew(Small):
+    """As in most of Lightning's examples: a new optimizer in every fit."""
+
+    kind = torch.optim.Adam
+
+    def configure_optimizers(self):
+        return self.kind(self.parameters(), lr=0.001)
+
+
+class KeepsOne(MakesNew):
+    """The two lines of the message."""
+
+    def __init__(self):
+        super().__init__()
+        self.optimizer = self.kind(self.parameters(), lr=0.001)
+
+    def configure_optimizers(self):
+        return self.optimizer
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop"])
+def test_a_new_optimizer_in_the_second_task_and_the_two_lines_that_keep_one(monkeypatch, kind):
+    monkeypatch.setattr(MakesNew, "kind", getattr(torch.optim, kind))
+    factory = partial(rt.NetworkCorrector, gamma=1e3, block_size=12, ridge=1e3)
+    made = rf"self.optimizer = torch.optim.{kind}\(self.parameters\(\), ...\)"
+    lines = f"in __init__, after the network, with {made}, and return self.optimizer from configure"
+    with pytest.raises(InvalidInputError, match=rf"not the one that the corrector.* {lines}"):
+        fitted(MakesNew(), TargetCorrectionCallback(factory))
+    module = KeepsOne()
+    fitted(module, TargetCorrectionCallback(factory))
+    assert len(module.optimizer.state) == len(list(module.parameters()))
+
+
 class Anchored(Small):
     def __init__(self, penalty):
         super().__init__()

@@ -22,7 +22,7 @@ from retarget.integrations.river import (
     StreamingRidgeRegressor,
     TargetCorrectionRegressor,
 )
-from retarget.integrations.river_adaptive import LEVEL
+from retarget.integrations.river_ridge import LEVEL
 from retarget.streaming.corrector import TargetCorrector
 from retarget.theory.losses import nearest_distributions
 
@@ -122,12 +122,11 @@ def test_what_cannot_be_learned_is_refused_and_changes_nothing(model, x, y, erro
 class TestStreamingRidge:
     def test_it_is_ridge_regression_on_all_samples_with_zeros_for_features_that_are_missing(self):
         X, Y, samples = come_and_go()
-        model = learn_all(StreamingRidgeRegressor(gamma=0.7, discount=1.0), samples, Y)
+        model = learn_all(StreamingRidgeRegressor(gamma=0.7), samples, Y)
         wide = np.hstack([X, np.full((len(X), 1), math.sqrt(LEVEL))])
         exact = rt.StreamingRidge(rt.Linear(), gamma=0.7).learn(wide, Y).predict(wide)
         found = [model.predict_one(x | {"never seen": 9.0}) for x in samples]
         np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-10)
-        assert model.chosen == {"gamma": 0.7, "discount": 1.0}
 
     def test_frames_are_rows_one_after_the_other(self):
         X, Y, _ = stream()
@@ -151,6 +150,29 @@ class TestStreamingRidge:
             many.learn_many(frame[:2], pl.Series([1.0, math.nan]))
         assert pickle.dumps(many) == before
 
+    @pytest.mark.parametrize("labels", ["floats", "floats that fall", "dates"])
+    def test_frames_of_pandas_whatever_their_labels(self, labels):
+        pd = pytest.importorskip("pandas")
+        X, Y, _ = stream()
+        index = {
+            "floats": pd.Index(np.arange(60) / 4),
+            "floats that fall": pd.Index(np.arange(60)[::-1] / 4),
+            "dates": pd.date_range("2026-01-01", periods=60)[::-1],
+        }[labels]
+        frame, y = pd.DataFrame(X, index=index, columns=list("abcd")), pd.Series(Y, index=index)
+        plain = pl.DataFrame(X, schema=list("abcd"))
+        for make, targets in (
+            (StreamingRidgeRegressor, y),
+            (StreamingRidgeClassifier, pd.Series(np.where(Y > 2, "high", "low"), index=index)),
+        ):
+            model, expected = make(), make()
+            assert len(model.predict_many(frame)) in (0, 60)  # before it has learned
+            model.learn_many(frame, targets)
+            expected.learn_many(plain, pl.Series(targets.to_list()))
+            predicted = model.predict_many(frame)
+            assert predicted.to_list() == expected.predict_many(plain).to_list()
+            assert predicted.index.equals(index)
+
 
 class TestStreamingRidgeClassifier:
     def test_it_is_regression_on_one_hot_targets_for_classes_that_come_later(self):
@@ -160,9 +182,7 @@ class TestStreamingRidgeClassifier:
         model = learn_all(StreamingRidgeClassifier(gamma=0.3), samples, labels)
         known = list(dict.fromkeys(labels))
         alone = [
-            learn_all(
-                StreamingRidgeRegressor(gamma=0.3, discount=model.chosen["discount"]), samples, each
-            )
+            learn_all(StreamingRidgeRegressor(gamma=0.3), samples, each)
             for each in [[float(label == one) for label in labels] for one in known]
         ]
         for x in samples:
@@ -171,6 +191,25 @@ class TestStreamingRidgeClassifier:
             nearest = nearest_distributions(np.array([outputs]))[0]
             expected = dict(zip(known, nearest, strict=True))
             assert model.predict_proba_one(x) == pytest.approx(expected, abs=1e-9)
+
+    def test_topics_one_after_another_are_learned_as_well_as_mixed(self):
+        """River's own models, and a discount, answer with the last topic."""
+        random = np.random.default_rng(0)
+        topics = np.repeat(np.arange(10), 60)
+        X = random.normal(size=(10, 30))[topics] + 2 * random.normal(size=(600, 30))
+        samples = [{f"x{i}": value for i, value in enumerate(x)} for x in X.tolist()]
+        answers = {}
+        for name, rows, options in (
+            ("in turn", range(600), {}),
+            ("mixed", random.permutation(600), {}),
+            ("discount", range(600), {"discount": 0.99}),
+        ):
+            model = StreamingRidgeClassifier(**options)
+            learn_all(model, [samples[row] for row in rows], topics[list(rows)].tolist())
+            answers[name] = [model.predict_one(x) for x in samples]
+        assert answers["in turn"] == answers["mixed"]
+        assert np.mean(answers["in turn"] == topics) > 0.8
+        assert np.mean(answers["discount"] == topics) < 0.5
 
     def test_frames_are_rows_one_after_the_other(self):
         X, Y, _ = stream()

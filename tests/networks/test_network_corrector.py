@@ -15,6 +15,7 @@ from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
     NotPositiveDefiniteError,
+    ResultOverflowError,
     RetargetError,
     TrainingDivergedError,
 )
@@ -281,6 +282,20 @@ def test_a_state_of_another_network_or_class(tmp_path):
     rt.ShiftTracker(rt.RBF(1.0), LEARNER, 1.0).save(path)
     with pytest.raises(InvalidInputError, match="holds a ShiftTracker, not a NetworkCorrector"):
         NetworkCorrector.load(path, mlp(1))
+
+
+@pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+@pytest.mark.parametrize("kind", ["iterative", "exact"])
+def test_targets_that_overflow_the_type_of_the_given_ones(kind):
+    """Corrected targets are five times the true ones here: beyond float32, though not float64."""
+    network = zero_network(dimension=2, outputs=1).float()
+    learner, X = rt.SGD(0.1, 2, reduction="sum"), torch.eye(2)
+    corrector = NetworkCorrector(network, learner, 1.0, block_size=2, kind=kind)
+    with pytest.raises(ResultOverflowError, match="row 1 is beyond 3.4e.38.* scale the targets"):
+        corrector.correct(X, torch.tensor([[1.0], [1e38]]))
+    assert corrector.samples == 0
+    Z = corrector.correct(X, torch.tensor([[1.0], [5e37]]))
+    np.testing.assert_allclose(Z, [[5.0], [2.5e38]], rtol=1e-5)
 
 
 def test_a_failed_correction_changes_nothing(tmp_path, monkeypatch):

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import retarget as rt
-from retarget.integrations.river_adaptive import AdaptiveRidge
 from retarget.integrations.river_named import NamedFeatures
+from retarget.integrations.river_ridge import SequentialRidge
 from support.problems import assert_same
 from support.streaming_objects import CE, correction, corrector, feed, results, shift
 
@@ -148,7 +148,7 @@ def test_a_precomputed_matrix_and_dicts_of_numbers_are_copied():
     before = features(sample).copy()
     sample["a"] = 3.0
     assert np.abs(features.meet(sample) - before).max() > 0.01
-    one, other = AdaptiveRidge(), AdaptiveRidge()
+    one, other = SequentialRidge(), SequentialRidge()
     phi, target = np.ones(3), np.ones(2)
     for each in (one, other):
         each.learn(phi, target)

@@ -5,10 +5,18 @@ from retarget.diagnosis.options import OPEN_RATE, DiagnosisOptions
 from retarget.diagnosis.pipeline import diagnose_split
 from retarget.learners import SGD
 
-# Options of the command; in Python the frame, the type of the targets, the learner and the model
-# say these.
+# Options of the command; in Python the reader of the file, the frame, the type of the targets, the
+# learner and the model say these.
 ELSEWHERE = {
-    *("column", "drop", "group_as_feature", "kind", "predictions", "predictions_after"),
+    *(
+        "column",
+        "drop",
+        "thousands",
+        "group_as_feature",
+        "kind",
+        "predictions",
+        "predictions_after",
+    ),
     *("batch_size", "momentum", "nesterov", "weight_decay", "reduction", "model_options"),
 }
 

@@ -10,6 +10,7 @@ import retarget as rt
 from retarget.errors import (
     DivergedError,
     DivergenceWarning,
+    ResultOverflowError,
     UnreachableTargetsError,
 )
 from retarget.theory import epochs as module
@@ -144,6 +145,42 @@ def test_many_epochs_ask_for_the_offline_prediction_itself_and_zeros_stay_zeros(
     assert_same(Z, stream.K @ A, 1e-6)
     Z = rt.corrected_targets(stream.K, zeros, rt.SGD(lr=0.1), 1.0, epochs=2)
     np.testing.assert_array_equal(Z, zeros)
+
+
+@pytest.mark.parametrize(("size", "dtype", "digits"), [
+    (1e-300, np.float64, 1e-10), (1e-200, np.float64, 1e-10), (1e200, np.float64, 1e-10),
+    (1e300, np.float64, 1e-10), (1e-30, np.float32, 1e-3), (1e30, np.float32, 1e-3),
+])  # fmt: skip
+def test_targets_of_any_size(size, dtype, digits):
+    """Targets times a number have corrected targets times that number."""
+    stream, learner = make_stream(30, 2, seed=11), rt.SGD(0.2, 3, reduction="sum")
+    K, Y = stream.K.astype(dtype), (size * stream.Y).astype(dtype)
+    Z = rt.corrected_targets(K, Y, learner, 0.1, epochs=3)
+    expected = rt.corrected_targets(stream.K, stream.Y, learner, 0.1, epochs=3)
+    assert_same(Z.astype(np.float64) / size, expected, digits)
+
+
+@pytest.mark.parametrize(("size", "dtype", "digits"), [
+    (1e-300, np.float64, 1e-10), (1e-200, np.float64, 1e-10), (1e100, np.float64, 1e-10),
+    (1e-30, np.float32, 1e-3), (1e30, np.float32, 1e-3),
+])  # fmt: skip
+def test_cross_entropy_with_a_kernel_of_any_size(size, dtype, digits):
+    """A kernel and a ridge times a number, with a rate divided by it, describe the same learner."""
+    stream = make_class_stream(30, 2, seed=12)
+    options = {"epochs": 3, "loss": "cross-entropy"}
+    K, Y = (size * stream.K).astype(dtype), stream.Y.astype(dtype)
+    learner = rt.SGD(0.2 / size, 3, reduction="sum")
+    Z = rt.corrected_targets(K, Y, learner, 0.1 * size, **options)
+    learner = rt.SGD(0.2, 3, reduction="sum")
+    assert_same(Z, rt.corrected_targets(stream.K, stream.Y, learner, 0.1, **options), digits)
+
+
+def test_targets_that_overflow_say_so():
+    K, Y = np.eye(3), np.array([1.0, 1e308, 1e308])
+    with pytest.raises(ResultOverflowError, match="row 1 is beyond .* scale the targets down"):
+        rt.corrected_targets(K, Y, rt.SGD(0.01), 1e-3, epochs=2)
+    with pytest.raises(ResultOverflowError, match="row 0 is beyond .* scale the targets down"):
+        rt.corrected_targets(0.1 * K, Y[::-1], rt.SGD(0.1), 0.0, epochs=2)
 
 
 def test_learners_that_no_targets_lead_to_the_offline_one(monkeypatch):

@@ -337,6 +337,68 @@ def test_what_cannot_have_been_learned_is_not_forgotten(intercept):
     assert_same(left.solve(1.0).weights, np.zeros((2, 1)))
 
 
+NEARLY = np.random.default_rng(3).integers(-3, 4, size=(400, 3)) * 2.0**-52  # a few last digits
+EQUAL = {
+    "targets": lambda X, Y: (X, 0 * Y + 7.1),
+    "one target of two": lambda X, Y: (X, Y * [0, 1] + 7.1),
+    "samples": lambda X, Y: (0 * X + [0.3, -7e5, 2e-3], Y),
+    "samples and targets": lambda X, Y: (0 * X + 0.3, 0 * Y - 1e4),
+    "targets up to rounding": lambda X, Y: (X, 7.1 * (1 + NEARLY[: len(Y), :2])),
+    "samples up to rounding": lambda X, Y: (0.3 * (1 + NEARLY[: len(X)]), Y),
+}
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("n", "left"), [(5, 2), (40, 25), (400, 2)])
+def test_equal_targets_or_samples_can_be_forgotten(kind, seed, n, left):
+    """All that is left about their mean is rounding, which differs from portion to portion."""
+    rng = np.random.default_rng(seed)
+    size, offset = 10.0 ** rng.integers(-3, 4), 10.0 ** rng.integers(-3, 4)
+    X, Y = size * rng.normal(size=(n, 3)) + offset, rng.normal(size=(n, 2)) + offset
+    X, Y = EQUAL[kind](X, Y)
+    sums = Moments(3, 2, intercept=True)
+    for rows in np.array_split(np.arange(n), rng.integers(1, 5)):
+        sums.add(*tensors(X[rows], Y[rows]))
+    order = rng.permutation(n)
+    for rows in np.array_split(order[left:], rng.integers(1, 3)):
+        sums = sums.without(summed(X[rows], Y[rows], intercept=True))
+    assert sums.count == left
+    kept, gamma = order[:left], 0.1 * (size**2 if kind in ("targets", "one target of two") else 1)
+    weights, intercept, _ = sums.solve(gamma)
+    expected = summed(X[kept], Y[kept], intercept=True).solve(gamma)
+    scale = np.abs(Y).max()
+    found = torch.from_numpy(X[kept]) @ weights + intercept
+    wanted = torch.from_numpy(X[kept]) @ expected.weights + expected.intercept
+    assert_same(found / scale, wanted / scale, 1e-6)
+    restored = Moments.from_state(*sums.to_state(), intercept=True)
+    assert restored.peak_weight == sums.peak_weight == pytest.approx(n, rel=1e-9)
+
+
+def test_what_was_subtracted_from_is_remembered_in_the_present_weights():
+    """The rounding of a mean of 23 samples stays when they count less, and when others join."""
+    features, targets, _ = made()
+    left = summed(features, targets, intercept=True)
+    left = left.without(summed(features[3:], targets[3:], intercept=True))
+    assert left.peak_weight == 23
+    left.scale(0.25)
+    assert left.peak_weight == 5.75
+    sums = summed(features, targets, intercept=True)
+    sums.join(left)
+    assert sums.peak_weight == 5.75
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EQUAL if kind != "one target of two"])
+def test_others_than_the_equal_ones_were_not_learned(kind):
+    rng = np.random.default_rng(0)
+    X, Y = EQUAL[kind](rng.normal(size=(40, 3)), rng.normal(size=(40, 2)))
+    sums = summed(X, Y, intercept=True)
+    off = 1e-9 * np.abs(Y if "target" in kind else X).max()
+    wrong = (X[:5], Y[:5] + off) if "target" in kind else (X[:5] + off, Y[:5])
+    with pytest.raises(InvalidInputError, match="that were not learned"):
+        sums.without(summed(*wrong, intercept=True))
+
+
 def test_what_rounding_leaves_below_zero_is_reported():
     sums = summed(np.array([[1e-5]]), np.array([[1.0]]))
     sums.peak_scatter, sums.peak_power = 1e6, 1e6

@@ -3,7 +3,7 @@
 import math
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,9 @@ from retarget.cli import say
 from retarget.errors import InvalidInputError
 from retarget.explore import MOST_POINTS, PAGE, POINTS
 from retarget.storage import atomic_file, user_path
+
+if TYPE_CHECKING:
+    from retarget.diagnosis.tables.thousands import Thousands
 
 OUT = Path("results/explorer.html")
 app = typer.Typer(rich_markup_mode="rich")
@@ -28,6 +31,12 @@ def explore(
         str | None, typer.Option("--x", metavar="COL", help="Column for the horizontal axis.")
     ] = None,
     target: Annotated[str | None, typer.Option(metavar="COL", help="Column to learn.")] = None,
+    thousands: Annotated[
+        Literal["auto", "point", "none"],
+        typer.Option(
+            metavar="auto|point|none", help="What 1.234 means in the FILE: see retarget diagnose."
+        ),
+    ] = "auto",
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a copy of the page here, and do not open it."),
@@ -44,7 +53,7 @@ def explore(
     """
     if file is None and (x is not None or target is not None):
         raise InvalidInputError("--x and --target name columns of a FILE; give the file as well")
-    path, points = PAGE, "" if file is None else points_of(user_path(file), x, target)
+    path, points = PAGE, "" if file is None else points_of(user_path(file), x, target, thousands)
     if out is not None or points:
         path = user_path(OUT if out is None else out)
         with atomic_file(path) as partial:
@@ -57,16 +66,20 @@ def explore(
         say("No browser could be started: open this file in one.")
 
 
-def points_of(path: Path, x: str | None, target: str | None) -> str:
+def points_of(
+    path: Path, x: str | None, target: str | None, thousands: "Thousands" = "auto"
+) -> str:
     """Returns two columns of a file as the page reads them, one sample a line."""
     from retarget.diagnosis.tables.read import read_table  # imports Polars
 
-    table = read_table(path)
-    columns = ", ".join(repr(name) for name in table.columns)
     if x is None or target is None:
+        names = read_table(path, thousands="none").columns
+        columns = ", ".join(map(repr, names))
         raise InvalidInputError(
             f"{path.name} has the columns {columns}; choose two of them: --x COL --target COL"
         )
+    table = read_table(path, thousands=thousands)
+    columns = ", ".join(map(repr, table.columns))
     for name in (x, target):
         if name not in table.columns:
             raise InvalidInputError(f"{path.name} has no column {name!r}; it has {columns}")

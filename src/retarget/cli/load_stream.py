@@ -83,17 +83,20 @@ def load_stream(
     )
     column, drop = asked.column or [], asked.drop or []
     if asked.file is None:
-        if test or column or drop or roles != Roles(DIGITS):
+        of_file = test or column or drop or asked.thousands != "auto"
+        if of_file or roles != Roles(DIGITS):
             raise InvalidInputError(
                 "options for columns or a test set need a FILE; give the file of the stream as well"
             )
         table, roles = digits_table(asked.seed) if example is None else sensors_table()
         return table, None, roles
-    table = read_table(asked.file, wanted_columns(roles, column, drop), drop)
+    wanted, thousands = wanted_columns(roles, column, drop), asked.thousands
+    table = read_table(asked.file, wanted, drop, thousands=thousands)
     roles.require_in(table.columns)
     if test is None:
         return table, None, roles
-    return table, read_table(test, table.columns, require_all=False), roles
+    others = read_table(test, table.columns, require_all=False, thousands=thousands)
+    return table, others, roles
 
 
 def wanted_columns(roles: "Roles", column: list[str], drop: list[str]) -> list[str] | None:
@@ -125,7 +128,7 @@ def targets_of(file: Path | None, target: list[str] | None) -> tuple[str, ...]:
     if file is not None and not target:
         raise InvalidInputError(
             f"no target is named; name the column of {file} to be learned (--target), one of: "
-            f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
+            f"{listed(read_table(file, thousands='none').columns, MOST_COLUMNS_SHOWN)}"
         )
     return tuple(target or DIGITS)
 

@@ -57,6 +57,14 @@ class StreamOptions:
     drop: Annotated[
         list[str] | None, column_option("COL", "Column to leave out; may be repeated.")
     ] = None
+    thousands: Annotated[
+        Literal["auto", "point", "none"],
+        column_option(
+            "auto|point|none",
+            "What 1.234 means in a file separated by semicolons: point: 1234; none: a number with "
+            "decimals; auto: what the other numbers say.",
+        ),
+    ] = "auto"
     lags: Annotated[
         int,
         column_option(

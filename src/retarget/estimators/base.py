@@ -10,7 +10,7 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from retarget.streaming.turns import Turn
+from retarget.locks import Lock
 
 FLOATS = (np.float64, np.float32)
 
@@ -38,8 +38,8 @@ class StreamEstimator(BaseEstimator):
         self, X: Any, y: Any, classes: Any = None, restart: bool = False, **others: Any
     ) -> Self:
         """Learns samples, as a new stream or as more of the present one."""
-        turn: Turn = self.__dict__.setdefault("_turn", Turn())
-        with turn.lock:
+        turn: Lock = self.__dict__.setdefault("_turn", Lock())
+        with turn:
             after = copy.copy(self)
             begins = restart or not after._has_begun
             after._learn(*after._targets(X, y, classes, begins), begins, **others)

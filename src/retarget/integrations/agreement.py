@@ -152,8 +152,15 @@ def made_by(
     return made
 
 
-def require_optimizer(optimizer: torch.optim.Optimizer, corrector: Corrector) -> None:
-    """Raises if the corrector's learner does not describe this optimizer."""
+def require_optimizer(
+    optimizer: torch.optim.Optimizer,
+    corrector: Corrector,
+    keep: str = "keep one optimizer for all tasks",
+) -> None:
+    """Raises if the corrector's learner does not describe this optimizer.
+
+    `keep` says in the framework's own words how one optimizer is kept.
+    """
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
     found, preconditioned = described_optimizer(optimizer, learner.batch_size, learner.reduction)
@@ -165,11 +172,15 @@ def require_optimizer(optimizer: torch.optim.Optimizer, corrector: Corrector) ->
         )
     kind = type(optimizer)
     if preconditioned and preconditioner is not optimizer:
-        made = "for plain SGD" if preconditioner is None else "for another optimizer"
         several = " with several rates" if kind is torch.optim.SGD else ""
+        if preconditioner is None:
+            raise InvalidInputError(
+                f"the optimizer is {kind.__name__}{several}, but the corrector was made for plain "
+                f"SGD; make it with preconditioner=optimizer, and {keep}"
+            )
         raise InvalidInputError(
-            f"the optimizer is {kind.__name__}{several}, but the corrector was made {made}; make "
-            "it with preconditioner=optimizer, and keep one optimizer for all tasks"
+            f"the optimizer is {kind.__name__}{several}, but not the one that the corrector was "
+            f"made with; {keep}"
         )
     if kind is not torch.optim.SGD:
         found = replace(found, momentum=learner.momentum)  # a choice: see NetworkCorrector
@@ -185,7 +196,7 @@ def require_optimizer(optimizer: torch.optim.Optimizer, corrector: Corrector) ->
         state = "has the velocity of earlier steps" if has_velocity else "is new, without velocity"
         raise InvalidInputError(
             f"momentum is {learner.momentum}, and the optimizer {state}, but the corrector has seen"
-            f" {corrector.samples} samples; keep one optimizer for all tasks, or use momentum=0"
+            f" {corrector.samples} samples; {keep}, or use momentum=0"
         )
     require_parameters(optimizer, corrector)
 

@@ -115,7 +115,12 @@ def require_exact_training(trainer: Trainer, module: LightningModule, corrector:
     )
     optimizer = problems.check(only_optimizer, trainer)
     if optimizer is not None:
-        problems.check(require_optimizer, optimizer, corrector)
+        made = f"self.optimizer = torch.optim.{type(optimizer).__name__}(self.parameters(), ...)"
+        keep = (
+            f"keep one optimizer for all tasks: make it in __init__, after the network, with "
+            f"{made}, and return self.optimizer from configure_optimizers"
+        )
+        problems.check(require_optimizer, optimizer, corrector, keep)
     problems.check(require_passes, corrector, epochs, max_epochs=trainer.current_epoch + 1)
     if isinstance(corrector, ClosedLoopCorrector):
         _add_closed_loop(problems, trainer, corrector)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
-from retarget.integrations.river_adaptive import AdaptiveRidge, Candidates
 from retarget.integrations.river_named import NamedFeatures
+from retarget.integrations.river_ridge import SequentialRidge
 from retarget.kernels import Features, Linear
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
@@ -38,22 +38,21 @@ class RidgeOnNames(base.Estimator):
     def __init__(
         self,
         kernel: Any = "linear",
-        gamma: Candidates = "auto",
-        discount: Candidates = "auto",
+        gamma: float = 0.1,
+        discount: float = 1.0,
         features: int = 256,
         max_features: int = 1024,
         seed: int = 0,
     ) -> None:
-        self.kernel, self.gamma, self.discount = kernel, gamma, discount
-        self.features, self.max_features, self.seed = features, max_features, seed
+        self.kernel = kernel
+        self.gamma = gamma
+        self.discount = discount
+        self.features = features
+        self.max_features = max_features
+        self.seed = seed
         self._named = NamedFeatures(kernel, features, max_features, seed)
-        self._learner = AdaptiveRidge(gamma, discount)
+        self._learner = SequentialRidge(gamma, discount)
         self._places: dict[Hashable, int] = {}  # the output of each class, for a classifier
-
-    @property
-    def chosen(self) -> dict[str, float]:
-        """The ridge and the discount in use."""
-        return {"gamma": self._learner.gamma, "discount": self._learner.discount}
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learns the rows of a frame in their order: the same as one by one, but faster."""
@@ -80,25 +79,22 @@ class RidgeOnNames(base.Estimator):
 
 
 class StreamingRidgeRegressor(RidgeOnNames, base.MiniBatchRegressor):
-    r"""Ridge regression that is exact after every sample, and can follow drift.
+    r"""Ridge regression that is exact after every sample.
 
-    After every sample the model is the ridge solution on all samples so far (with discount 1), or
-    on a past that is discounted over time. Ridge and discount are chosen during the stream: all
-    pairs run side by side, each predicts every sample before learning it, and the pair with the
-    smallest recent squared error makes the predictions.
+    After every sample the model is the ridge solution on all samples so far, in whatever order they
+    came. Only if you give a discount below 1 do older samples count less.
 
     Use it like `linear_model.LinearRegression`, after a `preprocessing.StandardScaler`; there is no
-    learning rate to set. With m features, each pair of ridge and discount (three by default) costs
-    $2 m^2$ multiplications per sample and keeps $m^2$ numbers.
+    learning rate to set. With m features, a sample costs $2 m^2$ multiplications, and $m^2$ numbers
+    are kept.
 
     Args:
         kernel: `"linear"` for a linear model; `"rbf"` for random features of the Gaussian kernel,
             whose width is the root of the number of features in the first sample; or
             `rt.RBF(width)` to choose the width.
-        gamma: Ridge, above 0; several to choose from; or `"auto"` for 1 and 0.1.
-        discount: Correlation of the weights between samples, above 0 and at most 1: use 1 if
-            nothing drifts, 0.99 to remember about 100 samples. Several to choose from; or `"auto"`
-            for 1 and 0.99.
+        gamma: Ridge, above 0.
+        discount: Correlation of the weights between samples, above 0 and at most 1: with 1 nothing
+            is forgotten, with 0.99 about the last 100 samples count.
         features: Number of random features.
         max_features: The maximum number of named features; more raise an error.
         seed: Seed of the random features.
@@ -138,7 +134,7 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
     outputs; they rank the classes, but are not calibrated. A class may first appear at any time:
     its target was 0 for all earlier samples.
 
-    Arguments, costs and the choice of ridge and discount are those of `StreamingRidgeRegressor`.
+    Arguments and costs are those of `StreamingRidgeRegressor`.
 
     Examples:
         >>> from retarget.integrations.river import StreamingRidgeClassifier

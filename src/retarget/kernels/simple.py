@@ -21,7 +21,7 @@ from retarget.arrays import (
     require_symmetric,
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.samples import Samples, library_of, shapes_of
+from retarget.samples import Samples, library_of, shapes_of, take
 
 
 class Kernel(ABC):
@@ -266,9 +266,10 @@ class CallableKernel(Kernel):
 
     def diag(self, A: Any) -> Any:
         """The diagonal, a panel of samples at a time."""
+        portions = (take(A, rows) for rows in panels(len(A), 1, torch.device("cpu")))
         parts = [
-            as_tensor("the kernel's result", self(A[rows], A[rows])).diagonal()
-            for rows in panels(len(A), 1, torch.device("cpu"))
+            as_tensor("the kernel's result", self(portion, portion)).diagonal()
+            for portion in portions
         ]
         return give_back(torch.cat(parts), A)
 

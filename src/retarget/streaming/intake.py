@@ -32,6 +32,7 @@ from retarget.kernels import (
 )
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
+from retarget.locks import Lock
 from retarget.state_files import (
     checksum,
     explained,
@@ -40,7 +41,7 @@ from retarget.state_files import (
     require_shape,
     write_state,
 )
-from retarget.streaming.turns import Turn, in_turn
+from retarget.streaming.turns import in_turn
 from retarget.theory.dual import FeatureRows
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.response import require_lasting_start
@@ -336,12 +337,12 @@ class Resumable(ABC):
 
     OPTIONS: ClassVar[tuple[str, ...]]  # names of the constructor's other arguments
     _intake: Intake
-    _turn: Turn  # shared with forks, which share arrays
+    _turn: Lock  # shared with forks, which share arrays
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Makes an object with its own lock."""
         made = super().__new__(cls)
-        made._turn = Turn()
+        made._turn = Lock()
         return made
 
     @abstractmethod

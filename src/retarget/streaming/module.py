@@ -2,7 +2,6 @@
 
 import copy
 import math
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from torch.func import grad, jvp, vmap
 from retarget.kernels.empirical.recording import outputs_with
 from retarget.kernels.empirical.terms import Layout, sketch_by_parameter
 from retarget.kernels.feature_maps import combining
+from retarget.locks import Lock
 from retarget.samples import (
     Samples,
     count,
@@ -32,7 +32,7 @@ from retarget.streaming.views import View
 FEW_DIRECTIONS = 2
 GRADIENT_NUMBERS = 1 << 26  # of gradients in memory at a time
 # torch counts its levels of forward mode for all threads together
-_forward_mode = threading.RLock()
+_forward_mode = Lock()
 
 
 class TangentNetwork(nn.Module):

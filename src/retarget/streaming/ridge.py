@@ -12,10 +12,11 @@ from torch import Tensor
 from retarget.arrays import FLOATS, as_count, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, feature_map
+from retarget.locks import Lock
 from retarget.samples import library_of, take
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.rows import Portion, RidgeState, SampleRows, sample_size
-from retarget.streaming.turns import Turn, in_turn
+from retarget.streaming.turns import in_turn
 from retarget.streaming.views import View, Views
 from retarget.text import as_seed
 from retarget.theory.moments import Moments, RidgeSolution
@@ -104,7 +105,7 @@ class StreamingRidge:
             raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")
         self._map = feature_map(kernel, self.features, self.seed)
         self._rows = SampleRows(self._map, self._views)
-        self._turn = Turn()
+        self._turn = Lock()
         self._become(RidgeState())
 
     def _become(self, learned: RidgeState) -> None:
@@ -165,7 +166,7 @@ class StreamingRidge:
     def with_learned(self, learned: RidgeState) -> Self:
         """Returns a learner with the same features and options that has learned just this."""
         twin = copy.copy(self)
-        twin._turn = Turn()
+        twin._turn = Lock()
         if learned is not self.learned:
             twin._become(learned)
         return twin

@@ -1,28 +1,19 @@
 """Lets the threads that share an object change it one after the other."""
 
-import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from retarget.locks import Lock
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class Turn:
-    """A lock that its thread may take again; what is deep-copied or pickled gets one of its own."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Turn, ()
-
-
 class Shared(Protocol):
     """An object that several threads may use."""
 
-    _turn: Turn
+    _turn: Lock
 
 
 SharedT = TypeVar("SharedT", bound=Shared)
@@ -35,7 +26,7 @@ def in_turn(
 
     @wraps(method)
     def call(shared: SharedT, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with shared._turn.lock:
+        with shared._turn:
             return method(shared, *args, **kwargs)
 
     return call

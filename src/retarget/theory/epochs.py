@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.arrays import Problem, panels
+from retarget.arrays import Problem, panels, require_no_overflow
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD, require_learner
 from retarget.theory.dual import DualLearner, Window, carry_over, products
@@ -107,24 +107,30 @@ def repeated_targets(
     Uses Newton's method, which takes one step for the squared error; with that loss, the caller
     still has to add the starting function.
     """
+    require_no_overflow(coefficients)
     run = _Epochs(problem, learner, epochs, loss)
-    size = float(torch.linalg.vector_norm(coefficients))
-    rounding = len(coefficients) ** 0.5 * size
-    Z = torch.zeros_like(coefficients)
+    # in units of the largest coefficient, so that no norm over- or underflows
+    unit = float(coefficients.abs().max()) or 1.0
+    goal = coefficients / unit
+    # the squared error is linear in targets and coefficients: all of it is computed in these units
+    scale = 1.0 if loss == "squared" else unit
+    size = float(torch.linalg.vector_norm(goal))
+    rounding = len(goal) ** 0.5 * size
+    Z = torch.zeros_like(goal)
     if loss != "squared":
         # each epoch is to add its share to the coefficients, around the offline probabilities
         Z = run.outputs_of(coefficients) + coefficients / (epochs * run.rates)
-        rounding += epochs * float(torch.linalg.vector_norm(run.rates.expand_as(Z)))
+        rounding += epochs * float(torch.linalg.vector_norm(run.rates.expand_as(Z) / unit))
     enough = ROUNDING * torch.finfo(Z.dtype).eps * rounding
-    left = coefficients - run.reached(Z)
+    left = goal - run.reached(Z) / scale
     gap = float(torch.linalg.vector_norm(left))
     for _ in range(MOST_STEPS):
         if gap <= enough:
-            return Z
-        step = run.unstepped(_gmres(lambda A: run.tangent(run.unstepped(A)), left))
+            return Z * unit if loss == "squared" else Z
+        step = run.unstepped(_gmres(lambda A: run.tangent(run.unstepped(A)), left)) * scale
         for halvings in range(MOST_HALVINGS):
             there = Z + 0.5**halvings * step
-            left = coefficients - run.reached(there)
+            left = goal - run.reached(there) / scale
             nearer = float(torch.linalg.vector_norm(left))
             if nearer < (1 - SUFFICIENT * 0.5**halvings) * gap:
                 break

@@ -50,6 +50,8 @@ LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding do
 LEAST_PIVOT = {torch.float64: 1e-13, torch.float32: 3e-6}
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
+# The same for a mean, in units of rounding of the mean itself.
+MEAN_ROUNDING = 64 * torch.finfo(torch.float64).eps
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
 LARGEST_SUM = 2.0**53 * LARGEST_NUMBER**3  # of products of two numbers and a weight
@@ -63,6 +65,7 @@ NUMBERS = {
     "squared_weight": float,
     "peak_scatter": float,
     "peak_power": float,
+    "peak_weight": float,
 }
 SUMS = {
     "mean": "m",
@@ -94,8 +97,9 @@ class Moments:
         count: Samples learned, less those forgotten.
         weight: Sum of their weights.
         squared_weight: Sum of the squares of their weights.
-        peak_scatter: The largest diagonal entry of a C from which something was subtracted, and
-            `peak_power` the largest s: their rounding stays. 0 if nothing was.
+        peak_scatter: The largest diagonal entry of a C from which something was subtracted,
+            `peak_power` the largest s, and `peak_weight` the largest weight: their rounding stays.
+            0 if nothing was.
         mean: (m,) mean of the features, and `target_mean` (c,) of the targets; 0 without intercept.
         cross: (m, c) B.
         power: (c,) s.
@@ -117,7 +121,7 @@ class Moments:
 
         self.intercept, self.views, self.precision = intercept, views, precision
         self.count, self.weight, self.squared_weight = 0, 0.0, 0.0
-        self.peak_scatter = self.peak_power = 0.0
+        self.peak_scatter = self.peak_power = self.peak_weight = 0.0
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.cross, self.power = zeros(features, outputs), zeros(outputs)
         self.triangle = Triangle.of_zeros(self.mean, precision)
@@ -157,7 +161,9 @@ class Moments:
         mean, target_mean = self.mean, self.target_mean
         total = float(w.sum())
         if self.intercept:
-            mean, target_mean = w @ phi / total, w @ y / total
+            # from the first row on: the mean of equal numbers is this number, without rounding
+            mean = phi[0] + w @ (phi - phi[0]) / total
+            target_mean = y[0] + w @ (y - y[0]) / total
             phi, y = phi - mean, y - target_mean
         if weights is not None:
             root = w.sqrt()[:, None]
@@ -192,6 +198,7 @@ class Moments:
             )
         left.peak_scatter = max(left.peak_scatter, float(self.triangle.diagonal().max()))
         left.peak_power = max(left.peak_power, float(self.power.max()))
+        left.peak_weight = max(left.peak_weight, self.weight)
         mean, target_mean = other.mean.to(self.mean), other.target_mean.to(self.mean)
         left.mean = self._mean_without(self.mean, mean, other.weight)
         left.target_mean = self._mean_without(self.target_mean, target_mean, other.weight)
@@ -219,6 +226,7 @@ class Moments:
         self.squared_weight *= factor * factor
         self.peak_scatter *= factor
         self.peak_power *= factor
+        self.peak_weight *= factor
         self.triangle = self.triangle.times(factor)
         self.cross, self.power = self.cross * factor, self.power * factor
         self.shared = self.shared * factor
@@ -275,10 +283,11 @@ class Moments:
                 "expected at least 1 sample, and positive weights of at most "
                 f"{LARGEST_NUMBER:g} each"
             )
-        peaks = held.peak_scatter, held.peak_power
+        peaks = held.peak_scatter, held.peak_power, held.peak_weight
         if not all(0 <= each < math.inf for each in peaks):
             raise InvalidInputError(
-                f"peak_scatter is {peaks[0]} and peak_power is {peaks[1]}; expected finite numbers"
+                f"peak_scatter is {peaks[0]}, peak_power is {peaks[1]} and peak_weight is "
+                f"{peaks[2]}; expected finite numbers"
             )
         if not held._are_possible():
             raise InvalidInputError(
@@ -431,9 +440,11 @@ class Moments:
     def _are_possible(self) -> bool:
         """Whether samples can have these sums: C completed by y is positive semi-definite."""
         largest = max(self._largest(), self.peak_scatter)
-        slack = ROUNDING * COARSER[self.precision] * largest
+        off, target_off = float(self._off(self.mean).max()), self._off(self.target_mean)
+        slack = ROUNDING * COARSER[self.precision] * largest + off * (off + 2 * math.sqrt(largest))
         power = self.power.clamp(min=self.peak_power)
-        if bool((self.power < -ROUNDING * power).any()):
+        off_power = target_off * (target_off + 2 * power.sqrt())
+        if bool((self.power < -ROUNDING * power - off_power).any()):
             return False
         if slack == 0:  # all features are zero
             return not bool(self.cross.any())
@@ -443,8 +454,16 @@ class Moments:
         weights = torch.cholesky_solve(self.cross, factor)
         explained = (self.cross * weights).sum(0)
         # what rounding of C may change it by
-        noise = ROUNDING * power + 1e-3 * slack * weights.square().sum(0)
+        noise = ROUNDING * power + off_power + 1e-3 * slack * weights.square().sum(0)
+        # and of the means, which are in every product of B
+        products = target_off * math.sqrt(largest) + off * power.sqrt()
+        noise += 2 * products * weights.norm(dim=0)
         return bool((explained <= self.power + noise).all())
+
+    def _off(self, mean: Tensor) -> Tensor:
+        """What rounding of a mean adds to the root of a sum of squares about it."""
+        times = max(self.peak_weight / self.weight, 1.0)  # of a mean of more samples
+        return MEAN_ROUNDING * times * math.sqrt(self.weight) * mean.abs()
 
     def _shift(self, mean: Tensor, target_mean: Tensor, weight: float) -> None:
         """Moves the means to include samples of this weight, which are summed about their own."""
@@ -471,7 +490,7 @@ class Moments:
         self.power = torch.add(self.power, target_gap.square(), alpha=factor)
 
     def _mean_without(self, mean: Tensor, other: Tensor, weight: float) -> Tensor:
-        return (self.weight * mean - weight * other) / (self.weight - weight)
+        return mean + (mean - other) * (weight / (self.weight - weight))
 
     def _add_sums(self, other: "Moments", sign: float) -> None:
         self.count += int(sign) * other.count
@@ -479,6 +498,7 @@ class Moments:
         self.squared_weight += sign * other.squared_weight
         self.peak_scatter = max(self.peak_scatter, other.peak_scatter)
         self.peak_power = max(self.peak_power, other.peak_power)
+        self.peak_weight = max(self.peak_weight, other.peak_weight)
         self.triangle = self.triangle.plus(other.triangle, sign)
         self.cross = torch.add(self.cross, other.cross.to(self.cross), alpha=sign)
         self.power = torch.add(self.power, other.power.to(self.power), alpha=sign)

@@ -329,7 +329,8 @@ def downhill(score: Callable[[float], float], start: int, lowest: int) -> int:
 def eigen(C: Tensor) -> Eigen:
     """Returns the eigenvectors of a symmetric matrix."""
     values, vectors = torch.linalg.eigh(C)
-    kept = values > LEAST_PIVOT * values.abs().max()
+    largest = max(values.abs().tolist(), default=0.0)  # of none, if all features were equal
+    kept = values > LEAST_PIVOT * largest
     return Eigen(vectors[:, kept], values[kept])
 
 

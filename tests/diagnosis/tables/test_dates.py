@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retarget.diagnosis.tables.dates import date_pattern, parsed_dates
+from retarget.diagnosis.tables.frames import as_table, assembled
 from retarget.diagnosis.tables.prepare import prepare
+from retarget.diagnosis.tables.read import read_table
 from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
 from support.prepared_streams import make_stream
@@ -169,6 +171,54 @@ def test_a_test_set_is_read_in_the_format_that_was_learned():
     _, preparation = prepare(order_rows(real, Roles(("y",), standardize=False)))
     for text in ("2000-04-03", "2000-04-03T02:00+02:00"):
         assert applied([text]) == datetime(2000, 4, 3, tzinfo=UTC).timestamp()
+
+
+NANOSECONDS = [1_700_000_000_000_000_003, 1_700_000_000_000_000_001, 1_700_000_000_000_000_002]
+FINE_TIMES = {
+    "ISO": [f"2023-11-14T22:13:20.{k:09}" for k in (3, 1, 2)],
+    "ISO before 1970": [f"1899-11-14T22:13:20.{k:09}Z" for k in (3, 1, 2)],
+    "far beyond nanoseconds": [f"9999-12-31T23:59:59.9999999999{k}" for k in (3, 1, 2)],
+    "digits of several lengths": [
+        f"2000-01-01 00:00:00.000000{digits}" for digits in ("9", "11", "2")
+    ],
+    "names": [f"14 Nov 2023 22:13:20.{k:09}" for k in (3, 1, 2)],
+    "text of integers": [f" {number}" for number in NANOSECONDS],
+    "integers": NANOSECONDS,
+    "NumPy": np.array(NANOSECONDS, dtype="datetime64[ns]"),
+    "picoseconds": np.array([3000, 1000, 2000], dtype="datetime64[ps]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FINE_TIMES)
+def test_rows_within_a_microsecond_are_sorted(kind):
+    rows = {"x": np.arange(3.0), "y": np.arange(3.0) ** 2}
+    table = as_table({"t": FINE_TIMES[kind], **rows})
+    ordered = order_rows(table, Roles(("y",), time="t"))
+    assert ordered.numbers.tolist() == [2, 3, 1]
+    assert ordered.notes == ("Sorted the rows by 't'; 3 moved.",)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin", "+05:30"])
+@pytest.mark.parametrize("kind", ["moments", "durations"])
+def test_rows_within_a_microsecond_of_pandas(kind, zone):
+    pd = pytest.importorskip("pandas")
+    times = pd.Series(pd.to_datetime(NANOSECONDS)).dt.tz_localize(zone)
+    if kind == "durations":
+        times = times - times[1]
+    table, target, named = assembled(np.arange(3.0), np.arange(3.0), {"time": times})
+    assert order_rows(table, Roles(target, time=named["time"])).numbers.tolist() == [2, 3, 1]
+    expected = [None if kind == "durations" else "UTC" if zone == "+05:30" else zone]
+    assert [getattr(table[named["time"]].dtype, "time_zone", None)] == expected
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_integers_after_a_space_stay_integers(tmp_path, space):
+    path = tmp_path / "times.csv"
+    lines = [f"{space}{number},{k}.5,{k}" for k, number in enumerate(NANOSECONDS)]
+    path.write_text("\n".join(["t,x,y", *lines]))
+    table = read_table(path)
+    assert table["t"].to_list() == NANOSECONDS
+    assert order_rows(table, Roles(("y",), time="t")).numbers.tolist() == [2, 3, 1]
 
 
 @given(st.lists(st.one_of(st.none(), st.text("0123456789-/.: TZ+JanM,")), min_size=1))

@@ -83,6 +83,74 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        # a decimal comma in the column, in the cell, or in another column
+        ("a;b\n1.234;x\n999;y\n0,5;z\n", [[1234.0, 999.0, 0.5], ["x", "y", "z"]]),
+        ("a;b\n1.234,5;x\n-999;y\n", [[1234.5, -999.0], ["x", "y"]]),
+        ("a;b\n1.234;0,5\n999;-12,25\n", [[1234, 999], [0.5, -12.25]]),
+        ("a;b\n1.234;0,5\n-12.500;\n", [[1234, -12500], [0.5, None]]),
+        # several points
+        ("a;b\n1.234.567;x\n999;y\n", [[1234567, 999], ["x", "y"]]),
+        # points that cannot stand between thousands, in the column or in another one
+        ("a;b\n1.234;x\n0.5;y\n", [[1.234, 0.5], ["x", "y"]]),
+        ("a;b\n1.234;x\n0.125;y\n", [[1.234, 0.125], ["x", "y"]]),
+        ("a;b\n1.234;x\n1500.000;y\n", [[1.234, 1500.0], ["x", "y"]]),
+        ("a;b\n1.234;0.25\n999;1\n", [[1.234, 999.0], [0.25, 1.0]]),
+        ("a;b\n1.234;0.12345\n999;1\n", [[1.234, 999.0], [0.12345, 1.0]]),
+        ("a;b\n1,5;x\n1.5;y\n", [[1.5, 1.5], ["x", "y"]]),
+        # text is text, whatever its points
+        ("a;b\n1.234;0,5\nv1.234;1\n", [["1.234", "v1.234"], [0.5, 1.0]]),
+        # other separators, which no decimal commas need
+        ("a,b\n1.234,x\n999,y\n", [[1.234, 999.0], ["x", "y"]]),
+        ("a\tb\n1.234\tx\n999\ty\n", [[1.234, 999.0], ["x", "y"]]),
+    ],
+)
+def test_points_before_decimals_and_between_thousands(tmp_path, text, columns):
+    path = tmp_path / "numbers.csv"
+    path.write_text(text)
+    table = read_table(path)
+    assert [table[name].to_list() for name in table.columns] == columns
+
+
+UNCLEAR = "when;sold;price\n1;1.234;2\n2;999;3\n\n3;12.500;4\n"
+
+
+def test_points_that_may_mean_both_are_an_error(tmp_path):
+    path = tmp_path / "unclear.csv"
+    path.write_text(UNCLEAR)
+    message = (
+        "the column 'sold' holds '1.234' and '999': 1.234 may be a number with decimals, or 1234; "
+        'say which with thousands="none" or thousands="point"'
+    )
+    with pytest.raises(InvalidInputError, match=message):
+        read_table(path)
+    assert read_table(path, thousands="none")["sold"].to_list() == [1.234, 999.0, 12.5]
+    assert read_table(path, thousands="point")["sold"].to_list() == [1234, 999, 12500]
+    assert read_table(path, ["when", "price"]).columns == ["when", "price"]  # nobody asks
+    with pytest.raises(InvalidInputError, match="thousands is ','; expected one of auto, point, n"):
+        read_table(path, thousands=",")
+    for others in ("0,5;0.5", "v1.5;1.2.2020", "1;1e5"):  # one says this and one that; none; none
+        path.write_text(f"a;b;c\n1.234;{others}\n2.345;;\n")
+        with pytest.raises(InvalidInputError, match="'a' holds '1.234' and '2.345'"):
+            read_table(path)
+    path.write_text("a;b\n1.234;x\n1.234;y\n")
+    with pytest.raises(InvalidInputError, match="the column 'a' holds '1.234': 1.234 may be"):
+        read_table(path)
+
+
+def test_the_option_decides_only_where_both_can_be_meant(tmp_path):
+    path = tmp_path / "both.csv"
+    path.write_text("a;b;c\n1.234;0.5;1.234\n999;2.250;5,5\n")
+    point, none = (read_table(path, thousands=each) for each in ("point", "none"))
+    assert point["a"].to_list() == [1234, 999]
+    assert none["a"].to_list() == [1.234, 999.0]
+    assert point["b"].to_list() == none["b"].to_list() == [0.5, 2.25]
+    assert point["c"].to_list() == [1234.0, 5.5]
+    assert none["c"].to_list() == [1.234, 5.5]
+
+
 def test_hostile_cells_and_names_are_data_and_no_patterns(tmp_path):
     numbers = list(range(len(HOSTILE)))
     table = pl.DataFrame({"ä;=1+1": HOSTILE, "*": numbers, "^a.*$": numbers, "abc": numbers})

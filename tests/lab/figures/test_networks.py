@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 import retarget as rt
@@ -149,6 +150,18 @@ def test_a_method_by_its_name():
     }  # fmt: skip
     for method, name in expected.items():
         assert [each.name for each in methods_of([cifar(method=method)])] == [name]
+
+
+def test_options_that_a_method_does_not_use_may_be_anything():
+    unused = {"capacity": 0, "gamma": -1.0, "strength": -1.0}
+    assert [each.name for each in methods_of([cifar(method="vanilla", **unused)])] == ["Vanilla"]
+    for method, wrong in (
+        ("er", "capacity is 0"),
+        ("der, corrected", "gamma is -1.0"),
+        ("ewc", "strength is -1.0"),
+    ):
+        with pytest.raises(ValidationError, match=wrong):
+            cifar(method=method, **unused)
 
 
 def test_options_reach_the_methods():

@@ -39,6 +39,7 @@ PATTERNS = tuple(
     f"(?i)^{date}{rest}$" for date in DATES for rest in (f"(?:{TIME})?", f"{TIME}{ZONE}")
 )
 ISO = f"(?i)^{DATES[0]}(?:{TIME}(?:{ZONE})?)?$"
+MICROSECOND_DIGITS = 6  # of a fraction of a second
 ADVICE = "write all dates of the column as 2000-01-31"
 
 
@@ -99,7 +100,10 @@ def _day_and_month(text: pl.Series, pattern: str, numbers: np.ndarray) -> str:
 
 
 def parsed_dates(column: pl.Series, pattern: str) -> pl.Series:
-    """Parses dates of one format, in UTC unless a zone is given; null for what is not a date."""
+    """Parses dates of one format, in UTC unless a zone is given; null for what is not a date.
+
+    Digits beyond microseconds are cut off.
+    """
     parts = column.str.strip_chars().str.extract_groups(pattern).struct.unnest()
 
     def part(name: str, default: str) -> pl.Expr:
@@ -115,8 +119,21 @@ def parsed_dates(column: pl.Series, pattern: str) -> pl.Series:
         part("hour", "0").str.zfill(2),
         part("minute", "0").str.zfill(2),
         part("second", "0").str.zfill(2),
-        part("fraction", ".0"),
+        part("fraction", ".0").str.slice(0, 1 + MICROSECOND_DIGITS),
         zone,
     )
     moments = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", strict=False, time_zone="UTC")
     return parts.select(moments.alias(column.name)).to_series()
+
+
+def exact_moments(column: pl.Series, pattern: str) -> pl.Series:
+    """Parses dates as whole numbers of 10^-18 seconds, so that no digit decides for another row."""
+    microseconds = parsed_dates(column, pattern).to_physical().alias("microseconds")
+    parts = column.str.strip_chars().str.extract_groups(pattern).struct.unnest()
+    if "fraction" not in parts.columns:
+        return microseconds.alias(column.name)
+    digits = parts["fraction"].fill_null("").str.slice(1 + MICROSECOND_DIGITS).str.slice(0, 12)
+    table = pl.DataFrame({"microseconds": microseconds, "rest": digits.str.pad_end(12, "0")})
+    unit = pl.lit(10**12).cast(pl.Int128)
+    exact = pl.col("microseconds").cast(pl.Int128) * unit + pl.col("rest").cast(pl.Int128)
+    return table.select(exact.alias(column.name)).to_series()

@@ -25,6 +25,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.text import shown
 
 NUMBERS = "fiub"
+FINER_THAN_MICROSECONDS = ("ns", "ps", "fs", "as")
 LARGEST_SIZE = 1 << 62  # an array without values may claim any shape
 LAST_CHARACTER = 0x10FFFF  # the last code point of Unicode
 COLUMNS = NUMBERS + "MU"  # an array of an .npz may also hold dates or text
@@ -83,7 +84,8 @@ def as_series(name: str, values: np.ndarray) -> pl.Series:
     if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
         values = values.astype(np.float64)
     elif values.dtype.kind == "M":
-        values = values.astype("datetime64[us]")
+        fine = np.datetime_data(values.dtype)[0] in FINER_THAN_MICROSECONDS
+        values = values.astype("datetime64[ns]" if fine else "datetime64[us]")
     elif values.dtype.kind == "U":
         return pl.Series(name, values.tolist(), dtype=pl.String)
     return pl.Series(name, np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("=")))
@@ -255,6 +257,13 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
     kind = getattr(column.dtype, "kind", "O")
     if isinstance(column.dtype, np.dtype) and kind in COLUMNS:
         return as_series(name, column.to_numpy())
+    if kind == "M" and column.dt.tz is not None:
+        moments = as_series(name, column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy())
+        # pytz calls a zone's name `zone`, zoneinfo `key`; a fixed offset has none
+        zone = getattr(column.dt.tz, "key", None) or getattr(column.dt.tz, "zone", None) or "UTC"
+        return moments.dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+    if kind == "m":
+        return pl.Series(name, column.to_numpy())
     missing = column.isna().to_numpy()
     values = [None if gone else value for value, gone in zip(column.tolist(), missing, strict=True)]
     if str(column.dtype) == "category":

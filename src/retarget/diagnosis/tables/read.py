@@ -25,6 +25,12 @@ from retarget.diagnosis.tables.roles import (
     require_text_size,
     require_width,
 )
+from retarget.diagnosis.tables.thousands import (
+    Thousands,
+    may_be_grouped,
+    require_thousands,
+    with_decimal_commas,
+)
 from retarget.errors import InvalidInputError
 from retarget.storage import user_path
 from retarget.text import listed
@@ -32,6 +38,7 @@ from retarget.text import listed
 START = 1 << 22  # bytes inspected before the whole file is read
 CHUNK = 1 << 20
 SEPARATORS = ",;\t|"
+DECIMAL_COMMA_SEPARATOR = ";"  # of files in which commas may stand before decimals
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
 # A file with more control characters than these (number and share) is not text.
 MOST_CONTROL = 10
@@ -59,8 +66,8 @@ MARKS = {
 PARQUET_MARK = b"PAR1"  # at both ends of every Parquet file
 
 
-def read_text(path: Path, choose: Choose) -> pl.DataFrame:
-    """Reads the chosen columns of a text file."""
+def read_text(path: Path, choose: Choose, thousands: Thousands = "auto") -> pl.DataFrame:
+    """Reads the chosen columns of a text file; `thousands` as in `read_table`."""
     require_text_size(str(path), path.stat().st_size)
     content = _unpacked(path) if path.suffix.lower() == ".gz" else polars_source(path)
     size = len(content) if isinstance(content, bytes) else path.stat().st_size
@@ -74,8 +81,10 @@ def read_text(path: Path, choose: Choose) -> pl.DataFrame:
     chosen = choose(names)
     rows = int((text.count("\n") + 1) * size / len(start))
     require_table_size(str(path), rows, 8 * rows * len(names))
-    table = _parsed(path, content, separator, names)[chosen]
-    return _numbers_recognized(table, decimal_comma=separator == ";")
+    table = _parsed(path, content, separator, names)
+    if separator == DECIMAL_COMMA_SEPARATOR:
+        return with_decimal_commas(table, thousands, chosen)[chosen]
+    return _numbers_recognized(table[chosen])
 
 
 def _unpacked(path: Path) -> bytes:
@@ -149,6 +158,8 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
             f"{path} has a first line of {len(names)} or {table.width} names: it is not clear "
             "where it ends; look for a stray quote or carriage return in it"
         )
+    if separator == DECIMAL_COMMA_SEPARATOR:
+        table = _with_texts(table, content, separator)
     table.columns = names
     if table[names[-1]].null_count():  # Polars pads short rows
         require_even_rows(path, content, separator, len(names))
@@ -158,15 +169,29 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
     return table
 
 
-def _numbers_recognized(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFrame:
-    """Converts text columns that hold numbers with inf or decimal commas."""
+def _with_texts(table: pl.DataFrame, content: Path | bytes, separator: str) -> pl.DataFrame:
+    """Reads numbers whose points may stand between thousands again, as they are written."""
+    places = [place for place, column in enumerate(table) if may_be_grouped(column)]
+    if not places:
+        return table
+    texts = pl.read_csv(
+        content,
+        separator=separator,
+        columns=places,
+        infer_schema_length=0,  # all are text
+        null_values=MISSING,
+        glob=False,
+    )
+    return table.with_columns(texts.get_columns())
+
+
+def _numbers_recognized(table: pl.DataFrame) -> pl.DataFrame:
+    """Converts text columns that hold numbers, such as those with blanks or inf."""
     for name, dtype in table.schema.items():
         if dtype != pl.String:
             continue
-        column = table[name]
-        text = column.str.replace(",", ".", literal=True) if decimal_comma else column
-        numbers = parsed_numbers(text)
-        if numbers.null_count() == column.null_count():
+        numbers = parsed_numbers(table[name])
+        if numbers.null_count() == table[name].null_count():
             table = table.with_columns(numbers.alias(name))
     return table
 
@@ -283,12 +308,14 @@ def read_table(
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     require_all: bool = True,
+    thousands: Thousands = "auto",
 ) -> pl.DataFrame:
     """Reads the table in a file, in the file's order.
 
     * `.csv`, `.tsv` (and `.csv.gz`, `.tsv.gz`): UTF-8 text with a header, separated by commas,
       semicolons, bars or tabs, at most 2 GB unpacked. Empty cells, NA, N/A, NaN, null and the like
-      are missing; blank lines are skipped.
+      are missing; blank lines are skipped. With semicolons, a comma in a number stands before
+      decimals, and a point before decimals or between thousands: see `thousands`.
     * `.parquet`: any size, as long as the chosen columns fit.
     * `.npz`: every array of shape (n,) is one column; an array of shape (n, k) is k columns, its
       name with a number: X (n, 3) is x0, x1, x2. The names X and Y are written x and y.
@@ -297,8 +324,11 @@ def read_table(
     The loaded columns may take 2 GB. Nothing is unpickled.
 
     `columns` are the names to load (None for all), `drop` those to skip; with `require_all`, an
-    unknown name is an error.
+    unknown name is an error. `thousands` says what the point of 1.234 means in text that is
+    separated by semicolons, if it may mean both: `"point"` is 1234, `"none"` a number with
+    decimals. `"auto"` finds out by the other numbers, and is an error if they do not tell.
     """
+    require_thousands(thousands)
     path = user_path(path)
     expected = "a table as " + ", ".join(READERS)
     if not path.exists():
@@ -313,4 +343,8 @@ def read_table(
         )
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path} is empty: it holds 0 bytes; expected a table")
-    return reader(path, lambda available: chosen_columns(available, columns, drop, require_all))
+
+    def choose(available: Sequence[str]) -> list[str]:
+        return chosen_columns(available, columns, drop, require_all)
+
+    return read_text(path, choose, thousands) if reader is read_text else reader(path, choose)

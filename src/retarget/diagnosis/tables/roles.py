@@ -12,7 +12,12 @@ from rich.filesize import decimal
 
 from retarget.diagnosis.dialect import command_hint, named, option
 from retarget.diagnosis.stream import TargetKind
-from retarget.diagnosis.tables.dates import date_pattern, is_date, parsed_dates
+from retarget.diagnosis.tables.dates import (
+    date_pattern,
+    exact_moments,
+    is_date,
+    parsed_dates,
+)
 from retarget.diagnosis.tables.lags import lag_name, with_lags
 from retarget.errors import InvalidInputError
 from retarget.text import did_you_mean, listed, shown
@@ -270,8 +275,12 @@ def missing_in(column: pl.Series) -> pl.Series:
 
 
 def parsed_numbers(column: pl.Series) -> pl.Series:
-    """Parses text as numbers; null for what is not a number."""
-    return column.str.strip_chars().cast(pl.Float64, strict=False)
+    """Parses text as numbers, whole ones exactly; null for what is not a number."""
+    text = column.str.strip_chars()
+    whole = text.cast(pl.Int64, strict=False)
+    if whole.null_count() == column.null_count():
+        return whole
+    return text.cast(pl.Float64, strict=False)
 
 
 def as_numbers(column: pl.Series, dates: str | None) -> np.ndarray:
@@ -377,7 +386,7 @@ def _parsed_times(column: pl.Series) -> pl.Series:
         return parsed
     pattern = date_pattern(column, np.arange(1, len(column) + 1))
     if pattern is not None:
-        parsed = parsed_dates(column, pattern)
+        parsed = exact_moments(column, pattern)
     bad = (~is_date(column) if pattern is None else parsed.is_null()) & column.is_not_null()
     if bad.any():
         raise InvalidInputError(

@@ -5,7 +5,6 @@ runs. Another thread that uses the module meanwhile, to predict or to train, wou
 replacements. So they go into a copy, which shares everything but modules and what leads to them.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +14,14 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, jit, nn
 
+from retarget.locks import Lock
+
 ResultT = TypeVar("ResultT")
 
 # Modules by whether their copies are private. Those that are not, or are not known yet, are used by
 # one thread at a time.
 _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-_in_place = threading.RLock()
+_in_place = Lock()
 
 
 class NotPrivateError(Exception):

@@ -1,36 +1,37 @@
 r"""Ridge regression one sample at a time, for a function that may change over the stream.
 
-The model assumes that the weights of the features drift: from one sample to the next each weight
-is multiplied by a, and random noise keeps its variance constant; the constant term is a random
-walk. The best prediction of sample t from earlier ones is that of the offline learner with the
-ridge gamma and the kernel
+With P the covariance of the weights before a sample with features phi and target y, and gamma the
+ridge, recursive least squares is
+
+    g = P phi / (gamma + phi^T P phi),   w <- w + g (y - w . phi),   P <- P - g phi^T P
+
+after which w is ridge regression on all samples so far. A discount a below 1 models weights that
+drift: from one sample to the next each is multiplied by a, and random noise keeps its variance
+constant; the constant term is a random walk.
+
+    w <- a w,   P <- a^2 P + (1 - a^2) I
+
+Then the prediction of sample t from earlier ones is that of the offline learner with the ridge
+gamma and the kernel
 
     K_ts = a^|t - s| phi_t . phi_s + LEVEL + (1 - a^2) (min(t, s) - 1),      t = 1, 2, ...
 
-in which samples are less similar the further apart they are. A Kalman filter computes it: with P
-the covariance of the weights (except for the constant) before sample t is known,
+in which samples are less similar the further apart they are. The ridge keeps its strength. With
+exponential forgetting it would fade like the samples, until P blows up in every direction that no
+recent sample covers. The variance that is added at each step also makes past rounding errors fade.
 
-    g = P phi / (gamma + phi^T P phi),   w <- w + g (y - w . phi),   P <- P - g phi^T P    sample t
-    w <- a w,   P <- a^2 P + (1 - a^2) I                                                 drift
-
-At a = 1 nothing drifts, and this is recursive least squares: ridge regression on the whole stream.
-Below 1 the ridge keeps its strength. With exponential forgetting it would fade like the samples,
-until P blows up in every direction that no recent sample covers. The variance that is added at
-each step also makes past rounding errors fade.
-
-Rows that come together need not be taken one by one. What the filter predicts for each of them
+Rows that come together need not be taken one by one. What the recursion predicts for each of them
 before learning it follows from their covariance S = K + gamma I under the weights before the first:
 with S = L L^T and E what these weights get wrong, its errors are diag(L) L^-1 E.
 """
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain, product
 from operator import call
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -38,16 +39,10 @@ from scipy.linalg.blas import dsymv, dsyr
 from threadpoolctl import ThreadpoolController
 
 from retarget.arrays import as_positive, shallow
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.streaming.turns import Turn, in_turn
+from retarget.errors import InvalidInputError
+from retarget.locks import Lock
+from retarget.streaming.turns import in_turn
 
-# Candidates if only one of the two is "auto", and the pairs if both are: with drift the smaller
-# ridge, which lets the weights follow.
-GAMMAS = (1.0, 0.1)
-DISCOUNTS = (1.0, 0.99)
-PAIRS = ((1.0, 1.0), (0.1, 1.0), (0.1, 0.99))
-# Factor by which older squared errors count less with each sample, when pairs are compared.
-FORGET = 0.99
 # Variance of the constant before the first sample (of a weight: 1), so it is hardly penalized.
 LEVEL = 1e4
 # P is kept as a number times a matrix, which is multiplied out when the number falls below this.
@@ -56,67 +51,40 @@ LEAST_SCALE = 1e-3
 # half of the digits.
 BLOCK = 64
 LARGEST_VARIANCE = 1e8
-# One number, several to choose from, or "auto" for the default candidates.
-Candidates = float | Sequence[float] | Literal["auto"]
-
 
 Update = partial[Any]  # a call of a function that is not written in Python
 
 
-class AdaptiveRidge:
-    r"""Several ridge regressions side by side; the one with the least recent error predicts.
+class SequentialRidge:
+    r"""Ridge regression whose weights are at hand after every sample.
 
-    There is one regression for each pair of a ridge and a discount (a, above). With discount 1 it
-    is `rt.StreamingRidge`, except that the constant is penalized ten thousand times less than the
-    other weights. They are compared by their squared errors on each sample before learning it; the
-    last hundred samples count most.
-
-    Use it if you need predictions after every sample: `rt.StreamingRidge` would solve a system each
-    time. With m features and for each pair, a sample costs $2 m^2$ multiplications, and $m^2$
-    numbers are kept. Features and outputs that first appear later count as 0 before, exactly.
+    With discount 1 it is `rt.StreamingRidge`, except that the constant is penalized ten thousand
+    times less than the other weights. Use it if you need predictions after every sample:
+    `rt.StreamingRidge` would solve a system each time. With m features, a sample costs $2 m^2$
+    multiplications, and $m^2$ numbers are kept. Features and outputs that first appear later count
+    as 0 before, exactly.
 
     Args:
-        gamma: Ridge, above 0, or several; `"auto"` for 1 and 0.1.
-        discount: Above 0 and at most 1, or several; `"auto"` for 1 and 0.99. If both are `"auto"`,
-            the ridge 1 is not tried with the discount 0.99: three pairs instead of four.
+        gamma: Ridge, above 0.
+        discount: Above 0 and at most 1; a, above.
 
     Examples:
         >>> import numpy as np
-        >>> learner = AdaptiveRidge(gamma=1e-6)
+        >>> learner = SequentialRidge(gamma=1e-6)
         >>> for x in (0.0, 1.0, 2.0, 3.0):
         ...     learner.learn(np.array([x]), np.array([5 + 2 * x]))
-        >>> learner.predict(np.array([10.0])).round(2), learner.discount
-        (array([25.]), 1.0)
+        >>> learner.predict(np.array([10.0])).round(2)
+        array([25.])
     """
 
-    def __init__(self, gamma: Candidates = "auto", discount: Candidates = "auto") -> None:
-        gammas = _choices("gamma", gamma, GAMMAS)
-        discounts = _choices("discount", discount, DISCOUNTS)
-        both_open = isinstance(gamma, str) and isinstance(discount, str)
-        pairs = PAIRS if both_open else tuple(product(gammas, discounts))
-        self._pairs = pairs
-        self._learned = _SideBySide(
-            np.zeros((len(pairs), 0, 1)),
-            [DriftingWeights(1, *pair) for pair in pairs],
-            np.zeros(len(pairs)),
-            samples=0,
-        )
-        self._turn = Turn()
+    def __init__(self, gamma: float = 0.1, discount: float = 1.0) -> None:
+        self._learned = _Learned(np.zeros((0, 1)), DriftingWeights(1, gamma, discount), samples=0)
+        self._turn = Lock()
 
     @property
     def samples(self) -> int:
         """Number of samples so far."""
         return self._learned.samples
-
-    @property
-    def gamma(self) -> float:
-        """The ridge in use."""
-        return self._pairs[self._learned.errors.argmin()][0]
-
-    @property
-    def discount(self) -> float:
-        """The discount in use."""
-        return self._pairs[self._learned.errors.argmin()][1]
 
     @in_turn
     def learn(self, phi: np.ndarray, target: np.ndarray) -> None:
@@ -124,20 +92,16 @@ class AdaptiveRidge:
         before = self._learned
         weights = before.widened(len(target), len(phi))
         phi = np.concatenate(([1.0], phi))
-        predicted = weights.reshape(-1, len(phi)) @ phi  # one product of a matrix
-        errors = target - predicted.reshape(weights.shape[:2])
-        recent = FORGET * before.errors + np.square(errors).sum(axis=1)
+        errors = target - weights @ phi
         with one_thread():
-            steps = (each.step(phi) for each in before.covariances)
-            gains, after, updates = zip(*steps, strict=True)
-            weights += errors[:, :, None] * np.array(gains)[:, None, :]
-            for rows, each in zip(weights, after, strict=True):
-                if each.discount < 1:  # all weights but that of the constant fall
-                    rows[:, 1:] *= each.discount
-            learned = _SideBySide(weights, list(after), recent, before.samples + 1)
+            gain, covariance, updates = before.covariance.step(phi)
+            weights += np.outer(errors, gain)
+            if covariance.discount < 1:  # all weights but that of the constant fall
+                weights[:, 1:] *= covariance.discount
+            learned = _Learned(weights, covariance, before.samples + 1)
             become = partial(setattr, self, "_learned", learned)
             # no interrupt can come between these calls, as no Python code runs between them
-            deque(map(call, [*chain(*updates), become]), maxlen=0)
+            deque(map(call, [*updates, become]), maxlen=0)
 
     @in_turn
     def learn_many(self, phi: np.ndarray, targets: np.ndarray) -> None:
@@ -155,48 +119,39 @@ class AdaptiveRidge:
         before, n = self._learned, len(phi)
         weights = before.widened(targets.shape[1], phi.shape[1])
         phi = np.hstack([np.ones((n, 1)), phi])
-        age = FORGET ** np.arange(n - 1, -1, -1)
-        recent, after = FORGET**n * before.errors, list[DriftingWeights]()
         with one_thread():
-            for place, each in enumerate(before.covariances):
-                block = each.block(phi)
-                if block is None:
-                    return False
-                found = solve_triangular(
-                    block.root, targets - block.kept @ weights[place].T, lower=True
-                )
-                recent[place] += age @ np.square(block.root.diagonal()[:, None] * found).sum(axis=1)
-                weights[place] = block.end * weights[place] + found.T @ block.gain
-                after.append(block.after)
-        self._learned = _SideBySide(weights, after, recent, before.samples + n)
+            block = before.covariance.block(phi)
+            if block is None:
+                return False
+            errors = solve_triangular(block.root, targets - block.kept @ weights.T, lower=True)
+            weights = block.end * weights + errors.T @ block.gain
+        self._learned = _Learned(weights, block.after, before.samples + n)
         return True
 
     def predict(self, phi: np.ndarray) -> np.ndarray:
         """Returns (c,) or (n, c) outputs for features (m,) or (n, m); unknown ones are ignored."""
-        learned = self._learned
-        weights = learned.weights[learned.errors.argmin()]
+        weights = self._learned.weights
         outputs: np.ndarray = phi[..., : weights.shape[1] - 1] @ weights[:, 1:].T + weights[:, 0]
         return outputs
 
 
-class _SideBySide(NamedTuple):
-    """What k regressions have learned."""
+class _Learned(NamedTuple):
+    """What was learned."""
 
-    weights: np.ndarray  # (k, outputs, features)
-    covariances: "list[DriftingWeights]"
-    errors: np.ndarray  # (k,) recent squared errors
+    weights: np.ndarray  # (outputs, features)
+    covariance: "DriftingWeights"
     samples: int
 
     def widened(self, outputs: int, features: int) -> np.ndarray:
         """Returns a copy of the weights, with zeros for new outputs and features."""
-        k, known_outputs, known = self.weights.shape
+        known_outputs, known = self.weights.shape
         if outputs < known_outputs or 1 + features < known:
             raise InvalidInputError(
                 f"the sample has {features} features and {outputs} targets; expected at least "
                 f"{known - 1} and {known_outputs}, as earlier samples have"
             )
-        weights = np.zeros((k, outputs, 1 + features))
-        weights[:, :known_outputs, :known] = self.weights
+        weights = np.zeros((outputs, 1 + features))
+        weights[:known_outputs, :known] = self.weights
         return weights
 
 
@@ -305,19 +260,6 @@ class DriftingWeights:
             updates.append(partial(np.multiply, matrix, self._scale, matrix))
             self._scale = 1.0
         return updates
-
-
-def _choices(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns the numbers to choose from; `DriftingWeights` checks their range."""
-    if isinstance(value, str) and value == "auto":
-        return usual
-    several = value if isinstance(value, Sequence | np.ndarray) else (value,)
-    expected = f"{name} is {value!r}; expected 'auto', a number, or a sequence of numbers"
-    if isinstance(value, str) or not len(several):
-        raise InvalidInputError(expected)
-    if any(isinstance(each, bool) or not isinstance(each, float | int) for each in several):
-        raise InvalidTypeError(expected)
-    return tuple(float(each) for each in several)
 
 
 @contextmanager

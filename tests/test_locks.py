@@ -1,0 +1,168 @@
+"""Threads and forked processes: what others had taken is free in a fork."""
+
+import copy
+import os
+import pickle
+import re
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retarget
+import retarget as rt
+from retarget.locks import Lock
+from retarget.settings import full_precision
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+PATIENCE = 20  # seconds, after which a fork that hangs is killed
+X = np.random.default_rng(0).normal(size=(6, 3))
+Y = X[:, :2] + 1.0
+
+
+def forked(check):
+    """Calls `check` in a forked process; returns whether it is true there."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(PATIENCE)
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class Busy:
+    """Another thread, which runs until the block ends, and stops where it calls `wait`."""
+
+    def __init__(self, work):
+        self.work, self.thread = work, threading.Thread(target=self._run)
+        self.reached, self.goes_on = threading.Event(), threading.Event()
+
+    def _run(self):
+        self.work(self.wait)
+
+    def wait(self):
+        if threading.current_thread() is self.thread:
+            self.reached.set()
+            self.goes_on.wait(PATIENCE)
+
+    def __enter__(self):
+        self.thread.start()
+        assert self.reached.wait(PATIENCE)
+
+    def __exit__(self, *error):
+        self.goes_on.set()
+        self.thread.join()
+
+
+def waiting_features(busy):
+    def features(samples):
+        busy[0].wait()
+        return samples
+
+    return features
+
+
+class Waiting(nn.Module):
+    def __init__(self, busy):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).double()
+        # reaches its layer in a way that no copy follows, so it is used by one thread at a time
+        self.forward = lambda x: busy[0].wait() or self.layer(x)
+
+
+def ridge(busy):
+    learner = rt.StreamingRidge(waiting_features(busy), gamma=0.1)
+    return lambda: learner.learn(X, Y).samples
+
+
+def regressor(busy):
+    model = rt.StreamingRidgeRegressor(waiting_features(busy), gamma=0.1)
+    return lambda: model.partial_fit(X, Y).learner_.samples
+
+
+def tracker(busy):
+    kernel = rt.Features(waiting_features(busy))
+    tracker = rt.ShiftTracker(kernel, rt.SGD(0.1), 0.1)
+    return lambda: tracker.update(X, Y) or len(tracker)
+
+
+def kernel_in_place(busy):
+    kernel = rt.EmpiricalNTK(Waiting(busy))
+    return lambda: len(kernel(X))
+
+
+@pytest.mark.parametrize("make", [ridge, regressor, tracker, kernel_in_place])
+def test_a_fork_learns_while_a_thread_of_its_parent_was_learning(make):
+    busy = []
+    learn = make(busy)
+    busy.append(Busy(lambda _: learn()))
+    with busy[0]:
+        assert forked(lambda: learn() == len(X))
+    assert learn() in (len(X), 2 * len(X))
+
+
+def test_the_thread_that_forks_keeps_what_it_has():
+    lock, taken = Lock(), []
+
+    def other_thread_waits_until_it_is_given_back():
+        other = threading.Thread(target=lambda: taken.append(lock.__enter__()))
+        other.start()
+        other.join(0.1)
+        waited = not taken
+        lock.__exit__()
+        other.join(PATIENCE)
+        return waited and len(taken) == 1
+
+    with lock:
+        assert forked(other_thread_waits_until_it_is_given_back)
+
+
+def test_settings_of_threads_that_a_fork_does_not_have():
+    def compute(wait):
+        with full_precision(torch.device("cpu")):
+            wait()
+
+    def precision_is_set_back():
+        before = torch.get_float32_matmul_precision()
+        with full_precision(torch.device("cpu")):
+            during = torch.get_float32_matmul_precision()
+        return (before, during) == ("high", "highest")
+
+    torch.set_float32_matmul_precision("high")
+    try:
+        with Busy(compute):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert forked(precision_is_set_back)
+            with full_precision(torch.device("cpu")):  # the thread that forks has it as well
+                assert forked(lambda: torch.get_float32_matmul_precision() == "highest")
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_copies_have_locks_of_their_own():
+    lock = Lock()
+    for twin in (copy.deepcopy(lock), pickle.loads(pickle.dumps(lock))):
+        assert type(twin) is Lock
+        assert twin._lock is not lock._lock
+
+
+def test_all_locks_are_made_in_one_place():
+    sources = Path(retarget.__file__).parent
+    kinds = re.compile(r"\b(Lock|RLock|Semaphore|Condition)\b")
+    lines = {
+        (path.name, line)
+        for path in sources.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if "threading" in line and kinds.search(line)
+    }
+    assert {name for name, _ in lines} == {"locks.py"}
