@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from retarget.arrays import FLOATS, as_tensor, require_finite
 from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
+from retarget.settings import in_plain_torch
 
 # A tensor, or a dict or tuple of these. With a recursive type every use would have to tell the
 # three apart, which is what the functions below are for.
@@ -275,6 +276,7 @@ def require_network(module: Any) -> None:
             )
 
 
+@in_plain_torch  # a copy that is made in inference mode can never be differentiated
 def copied(module: nn.Module) -> nn.Module:
     """A copy of a network, which must have weights that can be read."""
     require_network(module)

@@ -60,7 +60,7 @@ from retarget.import_path import USER_ERRORS, imported_network, reason
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD
 from retarget.progress import PatientBar
-from retarget.settings import considerate_threads
+from retarget.settings import considerate_threads, in_plain_torch
 from retarget.text import listed
 from retarget.theory.stream_kernel import StreamKernel
 
@@ -282,7 +282,7 @@ def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
     return replace(found, model=model, failures=(*found.failures, *doubts))
 
 
-@torch.no_grad()
+@in_plain_torch
 def run_learners(
     opened: Opened, parted: Split, options: DiagnosisOptions, used: KernelUsed
 ) -> Diagnosis:

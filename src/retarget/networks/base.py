@@ -35,6 +35,7 @@ from retarget.samples import (
     shapes_of,
     take,
 )
+from retarget.settings import in_plain_torch
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.losses import Loss
 
@@ -143,6 +144,7 @@ class Corrector(ABC):
             loaded.restore(values, tensors)
         return loaded
 
+    @in_plain_torch
     def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restores the result of `to_state`; call it on a new corrector with the same options.
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from retarget.learners import SGD
+from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import solve_lower, solve_lower_transposed
 from retarget.theory.stability import stable_limit
 from retarget.theory.stream_kernel import StreamKernel
@@ -25,7 +26,7 @@ def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
     return stable_limit(curvature, learner)
 
 
-@torch.no_grad()
+@in_plain_torch
 def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
     r"""Returns the condition number of the online system $M E = Y$, $M = I + c \circ K^L$.
 

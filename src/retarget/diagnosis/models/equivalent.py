@@ -26,6 +26,7 @@ from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
+from retarget.settings import in_plain_torch
 from retarget.theory.response import remaining_start
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, StreamKernel
 
@@ -214,7 +215,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     if not alike:
         words += " For several outputs, the mean of their kernels is used."
 
-    @torch.no_grad()
+    @in_plain_torch
     def start(rows: Tensor) -> Tensor:
         outputs: Tensor = network(rows)
         return outputs.reshape(len(rows), -1)
@@ -320,7 +321,7 @@ def open_description(description: Description, X: Tensor, Y: Tensor) -> Machine:
     return Machine(description.learner, DenseKernel(kernel, X, Y - start), start)
 
 
-@torch.no_grad()
+@in_plain_torch
 def predicted_movement(machine: Machine) -> np.ndarray | None:
     """Returns (n, c) how far theory moves each row's prediction from after its step to the end.
 

@@ -29,6 +29,7 @@ from retarget.kernels.empirical.plan import (
     EmpiricalPlan,
     GradientMode,
     Outputs,
+    RuleError,
     make_plan,
     sketched,
     with_split_products,
@@ -55,7 +56,7 @@ from retarget.samples import (
     take,
     with_type_of,
 )
-from retarget.settings import full_precision
+from retarget.settings import full_precision, in_plain_torch
 from retarget.text import amount_of_memory, as_seed
 
 # Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
@@ -354,7 +355,7 @@ class EmpiricalNTK(Kernel):
         result: ArrayT = give_back(self.features_and_outputs(A)[0], library_of(A))
         return result
 
-    @torch.no_grad()
+    @in_plain_torch
     def features_and_outputs(self, A: Any) -> tuple[Tensor, Tensor]:
         """The same as a tensor, and all outputs of the network (n, c) from the same pass."""
         if self.outputs == "full":
@@ -437,23 +438,30 @@ class EmpiricalNTK(Kernel):
     ) -> ResultT:
         """Runs `compute` on a new `Assembly` for this many rows and columns of samples."""
 
-        def run(private: bool, packed: bool = True) -> ResultT:
+        def run(private: bool, packed: bool = True, rules: bool = True) -> ResultT:
             try:
-                plan = self._plan(samples, reuse, packed, private)
+                plan = self._plan(samples, reuse, packed, private, rules)
                 return compute(Assembly(plan, rows, columns, self.max_memory, self.progress))
             except MoreLivePositionsError:  # than in the samples that it was tried on
                 return run(private, packed=False)
+            except RuleError:
+                return run(private, rules=False)
 
         with full_precision(self._like().device):
             return undisturbed(self.module, run)
 
     def _plan(
-        self, samples: Samples, reuse: float, packed: bool = True, private: bool = True
+        self,
+        samples: Samples,
+        reuse: float,
+        packed: bool = True,
+        private: bool = True,
+        rules: bool = True,
     ) -> EmpiricalPlan:
         """What to compute, if each sample's factors serve `reuse` pairs of samples."""
         network = Network.from_module(self.module, self._parameters(), self.factors(), private)
         like, dtype = self._like(), self._dtype()
-        plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed)
+        plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed, rules)
         if self.sketch is not None:
             self.layout = plan.layout
             return sketched(plan, self.sketch, self.seed)

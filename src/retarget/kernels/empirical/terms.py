@@ -28,9 +28,9 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 from torch.nn import functional
 
-from retarget.kernels.empirical.recording import Chunk
+from retarget.kernels.empirical.recording import Chunk, derivatives, require_alike
 from retarget.kernels.empirical.uses import LayerNames
-from retarget.samples import count, leaves, mapped, take, with_leaves
+from retarget.samples import count, failure_explained, leaves, mapped, take, with_leaves
 from retarget.settings import plain_attention
 
 Factors = tuple[Tensor, ...]
@@ -129,6 +129,10 @@ class GradientTerm(FeatureTerm):
         F = chunk.kept[self.layer]
         return (F if self.full else F.flatten(1)[:, None],)
 
+    def total(self, chunk: Chunk, weights: Tensor) -> Tensor:
+        """(features,) the sum of all gradients, with a weight for each sample and output (n, c)."""
+        return weights.flatten() @ chunk.kept[self.layer].flatten(0, 1)
+
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, features) one output's gradients."""
         a = chunk.scaled_inputs(self.layer)
@@ -171,24 +175,31 @@ def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
 
 
 class JacobianTerm(FeatureTerm):
-    """Gradients of parameters without a rule, however they are used, by `torch.func`.
+    """Gradients of parameters without a rule, however they are used.
 
-    If the module has code that vmap cannot follow (it looks at a mask's numbers, say), autograd
-    computes them sample by sample.
+    `torch.func` computes them for many samples at once, if it is known to do so correctly.
+    Otherwise, or if the module has code that vmap cannot follow (it looks at a mask's numbers,
+    say), autograd computes them one by one.
+
+    Args:
+        names: The parameters.
+        full: Whether each output has a row of its own.
+        one_by_one: Whether to use autograd in any case.
     """
 
-    def __init__(self, names: Sequence[str], full: bool) -> None:
+    def __init__(self, names: Sequence[str], full: bool, one_by_one: bool = False) -> None:
         self.names, self.full = tuple(names), full
-        self._by_sample = False
+        self._alone = one_by_one
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the Jacobian."""
-        if not self._by_sample:
+        self._alone = self._alone or not chunk.recording.graph.is_known
+        if not self._alone:
             try:
                 F = self._at_once(chunk)
-            except (RuntimeError, ValueError):
-                self._by_sample = True
-        if self._by_sample:
+            except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
+                self._alone = True
+        if self._alone:
             F = self._one_by_one(chunk)
         roots, parameters = chunk.network.roots, chunk.network.parameters
         if roots:
@@ -212,17 +223,24 @@ class JacobianTerm(FeatureTerm):
         return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
 
     def _one_by_one(self, chunk: Chunk) -> Tensor:
-        network, rows = chunk.network, []
+        network, n, c = chunk.network, count(chunk.samples), len(chunk.chosen)
         wanted = [network.parameters[name] for name in self.names]
-        for i in range(count(chunk.samples)):
-            with torch.enable_grad():
-                outputs = network(take(chunk.samples, slice(i, i + 1)))[0].unbind()
-            for k in chunk.chosen:
-                found = torch.autograd.grad(
-                    outputs[k], wanted, retain_graph=True, materialize_grads=True
-                )
-                rows.append(torch.cat([each.flatten() for each in found]))
-        return torch.stack(rows).view(count(chunk.samples), len(chunk.chosen), -1)
+        width = sum(each.numel() for each in wanted)
+        F, alone = network.like.new_zeros((n, c, width)), []
+        for i in range(n):
+            sample = take(chunk.samples, slice(i, i + 1))
+            with torch.enable_grad(), failure_explained(sample):
+                outputs = network(sample)
+            alone.append(outputs.detach())
+            for row, k in enumerate(chunk.chosen if outputs.requires_grad else ()):
+                seed = torch.zeros_like(outputs)
+                seed[:, k] = 1
+                places = torch.split(F[i, row], [each.numel() for each in wanted])
+                for place, g in zip(places, derivatives(outputs, wanted, seed), strict=True):
+                    if g is not None:
+                        place.copy_(g.flatten())
+        require_alike(torch.cat(alone), chunk.recording.outputs[:n].detach())
+        return F
 
 
 @dataclass(frozen=True)
@@ -254,6 +272,12 @@ class PairTerm(Term):
             g = g.take_along_dim(at[:, None, :, None], 2)
         a = chunk.scaled_inputs(self.layer, at)[:, 0]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
+
+    def total(self, chunk: Chunk, weights: Tensor) -> Tensor:
+        """(features,) the sum of all gradients, with a weight for each sample and output (n, c)."""
+        use = chunk.recording.layers[self.layer][0]
+        g = torch.einsum("nc,ncpo->nop", weights, chunk.kept[self.layer])
+        return use.total(chunk.scaled_inputs(self.layer), g[:, None]).flatten()
 
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, positions, results) one output's g."""
