@@ -257,7 +257,7 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
     network = imported_network(path, "network").double().eval()
     try:
         with torch.no_grad():
-            network(torch.zeros(2, features, dtype=torch.float64))
+            network(torch.zeros(2, features, dtype=torch.float64, device="cpu"))
     except USER_ERRORS as error:
         raise InvalidInputError(
             f"the network {path!r} does not accept rows of {features} features, which is how many "

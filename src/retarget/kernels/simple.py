@@ -206,6 +206,7 @@ class Features(Kernel):
     def __repr__(self) -> str:
         return f"Features({getattr(self.fn, '__name__', self.fn)!s})"
 
+    @in_plain_torch
     def values(self, name: str, value: Any) -> Tensor:
         """Returns what the function makes of samples, unchecked."""
         return as_tensor("features", self.fn(give_back(super()._samples(name, value), value)))

@@ -102,6 +102,7 @@ class Corrector(ABC):
         """
         write_state(Path(path), *self.to_state())
 
+    @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and tensors by name."""
         state = self._state()

@@ -194,9 +194,9 @@ class NetworkCorrector(Corrector):
         self._rehearsal = self._rehearsed()
         self._trials: tuple[Trial, ...] = ()
         self._X: Samples = None  # of all tasks so far
-        self._Y = torch.empty(0)
+        self._Y = torch.empty(0, device="cpu")
         self._sizes: list[int] = []  # of the tasks
-        self._corrected = torch.empty(0)  # the targets of the last task
+        self._corrected = torch.empty(0, device="cpu")  # the targets of the last task
 
     def _rehearsed(self) -> Rehearsal | None:
         """Returns what chooses the strength of the correction, if that is asked for."""

@@ -192,7 +192,7 @@ class TargetCorrector(Resumable):
 
     def _correct(self, count: int) -> Any:
         if self._waiting is None:
-            return self._intake.give(torch.empty(0, max(1, self._intake.outputs)))
+            return self._intake.give(torch.empty(0, max(1, self._intake.outputs), device="cpu"))
         first, corrected = len(self._sweep), []
         stop, (targets, starts) = first + count, self._waiting.unbind(1)
         for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):

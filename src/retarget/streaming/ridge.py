@@ -343,6 +343,7 @@ class StreamingRidge:
         """
         write_state(Path(path), *self.to_state())
 
+    @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and the sums by name."""
         moments, flat, dtype, inputs = self.learned
@@ -382,6 +383,7 @@ class StreamingRidge:
             return cls.from_state(values, tensors, kernel, views)
 
     @classmethod
+    @in_plain_torch
     def from_state(
         cls,
         values: dict[str, Any],

@@ -129,6 +129,7 @@ class TangentLearner(StreamingRidge):
         assert isinstance(self._map.kernel, EmpiricalNTK)  # as `tangent_map` makes it
         return self._map.kernel
 
+    @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, the sums, and copies of the weights."""
         values, tensors = super().to_state()
@@ -158,6 +159,7 @@ class TangentLearner(StreamingRidge):
         return super().load(path, module, device, views=views)
 
     @classmethod
+    @in_plain_torch
     def from_state(
         cls,
         values: dict[str, Any],

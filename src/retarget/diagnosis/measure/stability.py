@@ -45,7 +45,7 @@ def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
         return math.nan
     M.diagonal().fill_(1.0)
     generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(n, 1, generator=generator, dtype=M.dtype)
+    start = torch.randn(n, 1, generator=generator, dtype=M.dtype, device="cpu")
     largest = _growth(lambda v: M.mT @ (M @ v), start)
     smallest = _growth(lambda v: solve_lower(M, solve_lower_transposed(M, v)), start)
     condition = math.sqrt(largest) * math.sqrt(smallest)
@@ -73,5 +73,5 @@ def _largest_eigenvalue(blocks: Tensor) -> float:
     if blocks.shape[-1] <= LARGEST_EIGENPROBLEM:
         return float(torch.linalg.eigvalsh(blocks)[:, -1].max())
     generator = torch.Generator().manual_seed(0)
-    start = torch.rand(blocks.shape[-1], 1, generator=generator, dtype=blocks.dtype)
+    start = torch.rand(blocks.shape[-1], 1, generator=generator, dtype=blocks.dtype, device="cpu")
     return max(_growth(block.matmul, start) for block in blocks)

@@ -24,7 +24,7 @@ KNOWN = frozenset((
     "Div", "Elu", "Embedding", "Erf", "Exp", "Expand", "Expm1", "Gelu", "Glu", "Hardshrink",
     "Hardsigmoid", "Hardswish", "Hardtanh", "Im2Col", "LeakyRelu", "Lerp", "LinalgVectorNorm",
     "Log", "Log1P", "Log2", "LogSigmoid", "LogSoftmax", "Logsumexp", "MaskedFill", "Max",
-    "MaxPool2DWithIndices", "Maximum", "Mean", "Minimum", "Mish", "Mm", "Mul", "Mv",
+    "MaxPool2DWithIndices", "Maximum", "Mean", "Minimum", "Mm", "Mul", "Mv",
     "NativeBatchNorm", "NativeGroupNorm", "NativeLayerNorm", "Neg", "Permute", "PixelShuffle",
     "Pow", "Prod", "Reciprocal", "ReflectionPad2D", "Relu", "Repeat", "ReplicationPad2D",
     "ReshapeAlias", "Rsqrt", "Rsub", "ScaledDotProductFlashAttentionForCpu", "Select", "Sigmoid",
@@ -79,5 +79,5 @@ class Graph:
 def _is_known(node: Node) -> bool:
     # operations of torch are numbered; `autograd.Function`s of the user's own are not
     operation, _, number = node.name().partition("Backward")
-    known = not {operation, operation + number}.isdisjoint(KNOWN | KNOWN_ELSEWHERE)
+    known = operation in KNOWN or operation + number in KNOWN or operation in KNOWN_ELSEWHERE
     return known and number.isdigit() and not getattr(node, "_saved_sparse", False)

@@ -51,6 +51,7 @@ from retarget.samples import (
     failure_explained,
     leaves,
     library_of,
+    require_finite_samples,
     require_finite_weights,
     require_network,
     take,
@@ -371,6 +372,7 @@ class EmpiricalNTK(Kernel):
             require_finite_weights(self.module.state_dict())  # else a caller names the sample
         return found
 
+    @in_plain_torch
     def factors(self) -> dict[str, Tensor] | None:
         """The current preconditioner, by the parameters' names; None without one."""
         if self.preconditioner is None:
@@ -410,7 +412,7 @@ class EmpiricalNTK(Kernel):
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
         K = self._assembled(A, lambda assembly: assembly.symmetric_gram(A), n / 2, n, n)
-        return self._without_overflow(mirror_lower(K))
+        return self._without_overflow(mirror_lower(K), A)
 
     def _gram(self, A: Samples, B: Samples) -> Tensor:
         n, m = count(A), count(B)
@@ -421,12 +423,12 @@ class EmpiricalNTK(Kernel):
         reuse = max(1, n * m / (n + m))
         with failure_explained(B):  # only A has been tried
             K = self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
-        return self._without_overflow(K)
+        return self._without_overflow(K, A, B)
 
     def _diag(self, A: Samples) -> Tensor:
         if not count(A):
             return self._like().new_zeros(0, dtype=self._dtype())
-        return self._without_overflow(self._assembled(A, lambda assembly: assembly.diagonal(A)))
+        return self._without_overflow(self._assembled(A, lambda assembly: assembly.diagonal(A)), A)
 
     def _assembled(
         self,
@@ -473,11 +475,13 @@ class EmpiricalNTK(Kernel):
     def _dtype(self) -> torch.dtype:
         return self._like().dtype if self.accumulate is None else self.accumulate
 
-    def _without_overflow(self, result: Tensor) -> Tensor:
+    def _without_overflow(self, result: Tensor, *samples: Samples) -> Tensor:
         try:
             require_no_overflow(result)
         except ResultOverflowError as error:
             require_finite_weights(self.module.state_dict())
+            for each in samples:
+                require_finite_samples(each)
             instead = "" if result.dtype == torch.float64 else ", or accumulate=torch.float64"
             raise ResultOverflowError(
                 f"the kernel overflows {str(result.dtype).removeprefix('torch.')}: the module's "

@@ -193,8 +193,9 @@ def make_plan(
     trial = _trial(network, few)
     chosen, full = _chosen(outputs, trial.outputs.shape[1]), outputs == "full"
     used = _gradients(network, trial, chosen)
-    if not used:
+    if not used and rules:
         _require_use(network, samples)
+        raise RuleError
     chunk = Chunk(network, few, chosen, {}, trial.widened)
     chunk.recording = trial
     g = chunk.gradients(trial.ways, _seed(trial, chosen, alike=True))
@@ -290,7 +291,8 @@ def _trial(network: Network, few: Samples) -> Recording:
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
         with failure_explained(few):
             trial = network.record(few, widen=False)
-    require_finite_outputs(trial.outputs, network.parameters | network.others | network.buffers)
+    weights = network.parameters | network.others | network.buffers
+    require_finite_outputs(trial.outputs, weights, few)
     again = list(reversed(range(count(few))))
     batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # among other neighbors
     with torch.no_grad():
@@ -337,7 +339,9 @@ def _mixture(trial: Recording, chosen: range) -> tuple[Tensor, Tensor]:
     """Random weights of the samples (n, 1) and of the outputs (1, c)."""
     random = torch.Generator().manual_seed(0)  # on the CPU: the same for all devices
     shapes = (len(trial.outputs), 1), (1, len(chosen))
-    drawn = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
+    drawn = [
+        torch.randn(shape, generator=random, dtype=torch.float64, device="cpu") for shape in shapes
+    ]
     return drawn[0].to(trial.outputs), drawn[1].to(trial.outputs)
 
 

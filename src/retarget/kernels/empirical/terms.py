@@ -473,8 +473,8 @@ def _draw(
     """
     random = torch.Generator().manual_seed(seed + 1_000_003 * place)
     heap = -(-width // size)
-    dealt = torch.randperm(heap * size, generator=random)
-    signs = 2 * torch.randint(0, 2, (heap * size,), generator=random) - 1
+    dealt = torch.randperm(heap * size, generator=random, device="cpu")
+    signs = 2 * torch.randint(0, 2, (heap * size,), generator=random, device="cpu") - 1
     signs = (signs * (dealt < width)).to(torch.int8)
     return dealt.clamp(max=width - 1).to(device), signs.to(device)
 
@@ -486,7 +486,7 @@ _slots = lru_cache(maxsize=64)(_draw)
 def _buckets(width: int, size: int, seed: int, place: int) -> tuple[Tensor, Tensor]:
     """The bucket of each feature, and its sign."""
     index, drawn = _draw(width, size, seed, place, torch.device("cpu"))
-    heap = torch.arange(len(index), dtype=torch.int32) // (len(index) // size)
+    heap = torch.arange(len(index), dtype=torch.int32, device="cpu") // (len(index) // size)
     buckets, signs = heap.new_empty(width), drawn.new_empty(width)
     full = drawn != 0
     buckets[index[full]], signs[index[full]] = heap[full], drawn[full]
@@ -503,20 +503,20 @@ def sketch_by_parameter(
     """
     sizes = [each.numel() for each in parameters.values()]
     total = sum(sizes)
-    split_up = torch.split(torch.arange(total), sizes)
+    split_up = torch.split(torch.arange(total, device="cpu"), sizes)
     numbers = {
         name: numbers.view(each.shape)
         for (name, each), numbers in zip(parameters.items(), split_up, strict=True)
     }
-    buckets = torch.zeros(outputs * total, dtype=torch.int64)
-    signs = torch.zeros(outputs * total, dtype=torch.int8)
+    buckets = torch.zeros(outputs * total, dtype=torch.int64, device="cpu")
+    signs = torch.zeros(outputs * total, dtype=torch.int8, device="cpu")
     for place, (names, order) in enumerate(layout.terms):
         parts = [numbers[name] for name in names]
         if order == "columns":
             parts = [part.mT if part.ndim == 2 else part for part in parts]
         rows = 1 if order == "flat" else min(part.numel() for part in parts)  # a bias has one a row
         features = torch.cat([part.reshape(rows, -1) for part in parts], 1).flatten()
-        features = (total * torch.arange(outputs)[:, None] + features).flatten()
+        features = (total * torch.arange(outputs, device="cpu")[:, None] + features).flatten()
         drawn, signs[features] = _buckets(len(features), size, seed, place)
         buckets[features] = drawn.long()
     return buckets.view(outputs, total), signs.view(outputs, total)
