@@ -84,6 +84,11 @@ UNEVEN = {"a": np.ones(2), "b": (np.ones(3),)}
         ({"a": "word"}, r"X\['a'\] has dtype"),
         (UNEVEN, r'X\["a"\] has 2 rows, X\["b", 0\] has 3 rows; expected one row per'),
         (np.array([1.0, np.nan]), "X holds nan in row 1"),
+        (
+            {"a": np.ones(2), "b": (np.array([1.0, np.nan]),)},
+            r"X\['b'\]\[0\] holds nan in row 1; e",
+        ),
+        ((np.ones(2000), np.r_[np.full(1500, np.inf), -np.inf, np.full(499, np.nan)]), r"row 1501"),
     ],
 )
 def test_refused(value, message):

@@ -18,7 +18,6 @@ from torch.func import functional_call
 
 from retarget.arrays import FLOATS, as_tensor, require_finite, require_numbers
 from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
-from retarget.settings import in_plain_torch
 
 # A tensor, or a dict or tuple of these. With a recursive type every use would have to tell the
 # three apart, which is what the functions below are for.
@@ -277,12 +276,12 @@ def require_network(module: Any) -> None:
             )
 
 
-@in_plain_torch  # a copy that is made in inference mode can never be differentiated
 def copied(module: nn.Module) -> nn.Module:
     """A copy of a network, which must have weights that can be read."""
     require_network(module)
     try:
-        return copy.deepcopy(module)
+        with torch.inference_mode(False):  # what is made in that mode can never be differentiated
+            return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
         raise InvalidTypeError(
             f"the {type(module).__name__} cannot be copied ({error}); expected a module that "

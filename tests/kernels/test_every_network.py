@@ -57,6 +57,15 @@ def test_targets_of_every_network_are_those_of_its_kernel(name):
     close(corrected, rt.iterative_targets(products(G, G), Y, learner, 2.0, 4), 1e-8)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_kernel_of_every_part_of_every_network(name):
+    """docs/training.md: training some layers is exact for the tangent kernel of that part."""
+    module, X = network(name, 6)
+    for part in dict(module.named_parameters()):
+        G = gradients(module, X, [part])
+        close(rt.EmpiricalNTK(module, "full", params=part)(X), products(G, G, "full"))
+
+
 def plans(module, X, monkeypatch):
     """Whether each plan that was made to compute the kernel had rules."""
     made, make = [], ntk.make_plan

@@ -466,4 +466,4 @@ def _positions(trial: Recording) -> int:
     uses = [use for uses in trial.layers.values() for use in uses]
     dense = [use.zeros.shape[:-1].numel() // use.n for use in uses if isinstance(use, LinearUse)]
     convolved = [use.zeros.shape[2:].numel() for use in uses if isinstance(use, Convolved)]
-    return max([*dense, *convolved], default=1)
+    return max([1, *dense, *convolved])

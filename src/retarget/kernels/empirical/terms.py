@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 from torch.nn import functional
 
-from retarget.kernels.empirical.recording import Chunk, derivatives, require_alike
+from retarget.kernels.empirical.recording import Chunk, alike, derivatives, require_alike
 from retarget.kernels.empirical.uses import LayerNames
 from retarget.samples import count, failure_explained, leaves, mapped, take, with_leaves
 from retarget.settings import plain_attention
@@ -196,9 +196,12 @@ class JacobianTerm(FeatureTerm):
         self._alone = self._alone or not chunk.recording.graph.is_known
         if not self._alone:
             try:
-                F = self._at_once(chunk)
-            except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
+                F, outputs = self._at_once(chunk)
+            # a UserWarning where warnings are errors: torch has no batching rule
+            except (AssertionError, IndexError, RuntimeError, TypeError, UserWarning, ValueError):
                 self._alone = True
+            else:
+                self._alone = not alike(outputs, _outputs_of(chunk))
         if self._alone:
             F = self._one_by_one(chunk)
         roots, parameters = chunk.network.roots, chunk.network.parameters
@@ -207,20 +210,22 @@ class JacobianTerm(FeatureTerm):
             F = F * torch.cat(whole)
         return (F if self.full else F.flatten(1)[:, None],)
 
-    def _at_once(self, chunk: Chunk) -> Tensor:
+    def _at_once(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
         network, chosen = chunk.network, list(chunk.chosen)
         fixed = {name: value.detach() for name, value in network.parameters.items()}
 
-        def outputs(parameters: dict[str, Tensor], *sample: Tensor) -> Tensor:
+        def outputs(parameters: dict[str, Tensor], *sample: Tensor) -> tuple[Tensor, Tensor]:
             samples = mapped(lambda leaf: leaf[None], with_leaves(chunk.samples, sample))
-            return network(samples, {**fixed, **parameters})[0, chosen]
+            result = network(samples, {**fixed, **parameters})[0]
+            return result[chosen], result.detach()
 
         wanted = {name: fixed[name] for name in self.names}
         parts = leaves(chunk.samples)
         with plain_attention:
-            jacobian = vmap(jacrev(outputs), in_dims=(None, *[0] * len(parts)))(wanted, *parts)
+            gradients = vmap(jacrev(outputs, has_aux=True), in_dims=(None, *[0] * len(parts)))
+            jacobian, found = gradients(wanted, *parts)
         shape = len(parts[0]), len(chosen), -1
-        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
+        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2), found
 
     def _one_by_one(self, chunk: Chunk) -> Tensor:
         network, n, c = chunk.network, count(chunk.samples), len(chunk.chosen)
@@ -239,8 +244,13 @@ class JacobianTerm(FeatureTerm):
                 for place, g in zip(places, derivatives(outputs, wanted, seed), strict=True):
                     if g is not None:
                         place.copy_(g.flatten())
-        require_alike(torch.cat(alone), chunk.recording.outputs[:n].detach())
+        require_alike(torch.cat(alone), _outputs_of(chunk))
         return F
+
+
+def _outputs_of(chunk: Chunk) -> Tensor:
+    """(n, c) the outputs of the chunk's own samples: the first ones of its pass."""
+    return chunk.recording.outputs[: count(chunk.samples)].detach()
 
 
 @dataclass(frozen=True)
