@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
@@ -83,6 +84,15 @@ def _full_convolutions() -> AbstractContextManager[Any]:
     return settings
 
 
+@contextmanager
+def _without_batching_hints() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop because", UserWarning)
+        yield
+
+
+# torch says where it loops over samples as it has no faster way: for users that is no news.
+quiet_batching = SharedSetting(_without_batching_hints)
 # Attention by plain products: torch's other ways have no rules for vmap and forward mode.
 plain_attention = SharedSetting(lambda: sdpa_kernel(SDPBackend.MATH))
 _products, _convolutions = SharedSetting(_full_products), SharedSetting(_full_convolutions)

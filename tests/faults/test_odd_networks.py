@@ -387,3 +387,30 @@ def test_outputs_so_large_that_nothing_is_left_of_the_targets():
     nn.init.constant_(module.bias, 1e95)
     with pytest.raises(InvalidInputError, match="Y minus the network's own outputs range from -"):
         rt.TangentLearner(module, 1.0, 16).learn(X, Y)
+
+
+class TheirsError(Exception):
+    """What a user's own code raises."""
+
+
+@pytest.mark.parametrize("thing", OBJECTS)
+def test_what_the_users_own_code_raises_is_passed_on(thing):
+    """docs/core.md: every other error is ours, as all tests above say."""
+
+    def refuse(x, weight):
+        raise TheirsError("not today")
+
+    with pytest.raises(TheirsError, match="not today"):
+        OBJECTS[thing](Own(REAL, refuse))
+
+
+def fails_alone(x, weight):
+    """Cannot run on a single sample, which it may need to, as it indexes rows."""
+    if len(x) == 1:
+        raise RuntimeError("expected several samples")
+    return (x @ weight)[torch.arange(len(x))] * weight.norm() * torch.ones(1, 2).double()
+
+
+def test_a_module_that_does_not_take_a_single_sample():
+    with pytest.raises(InvalidInputError, match="does not take samples .*expected several samples"):
+        rt.EmpiricalNTK(Own(REAL, fails_alone))(X)

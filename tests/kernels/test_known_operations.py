@@ -105,6 +105,7 @@ OPERATIONS = {
     "Maximum": lambda m, y: torch.maximum(y, y.sin() + 0.1),
     "Mean": lambda m, y: square(y).mean(1),
     "Minimum": lambda m, y: torch.minimum(y, y.sin() + 0.1),
+    "Mish": lambda m, y: functional.mish(y),
     "Mm": lambda m, y: functional.linear(y, m.w.T) @ m.w,
     "Mul": lambda m, y: y * y.sin() * m.v,
     "Mv": lambda m, y: y * (m.w @ m.v),
@@ -162,6 +163,9 @@ OPERATIONS = {
     "UpsampleNearest2D": lambda m, y: functional.interpolate(image(y), scale_factor=2),
     "Var": lambda m, y: square(y).var(2),
     "View": lambda m, y: square(y).sin(),
+    "WeightNormInterface": lambda m, y: functional.linear(
+        y, torch._weight_norm(m.w, m.w[:, :1], 0)
+    ),
     "Where": lambda m, y: torch.where(y > 0, y, y.sin()),
 }  # fmt: skip
 

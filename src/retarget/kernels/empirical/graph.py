@@ -24,14 +24,14 @@ KNOWN = frozenset((
     "Div", "Elu", "Embedding", "Erf", "Exp", "Expand", "Expm1", "Gelu", "Glu", "Hardshrink",
     "Hardsigmoid", "Hardswish", "Hardtanh", "Im2Col", "LeakyRelu", "Lerp", "LinalgVectorNorm",
     "Log", "Log1P", "Log2", "LogSigmoid", "LogSoftmax", "Logsumexp", "MaskedFill", "Max",
-    "MaxPool2DWithIndices", "Maximum", "Mean", "Minimum", "Mm", "Mul", "Mv",
+    "MaxPool2DWithIndices", "Maximum", "Mean", "Minimum", "Mish", "Mm", "Mul", "Mv",
     "NativeBatchNorm", "NativeGroupNorm", "NativeLayerNorm", "Neg", "Permute", "PixelShuffle",
     "Pow", "Prod", "Reciprocal", "ReflectionPad2D", "Relu", "Repeat", "ReplicationPad2D",
     "ReshapeAlias", "Rsqrt", "Rsub", "ScaledDotProductFlashAttentionForCpu", "Select", "Sigmoid",
     "Silu", "Sin", "Sinh", "Slice", "Softmax", "Softplus", "Softshrink", "Split",
     "SplitWithSizes", "Sqrt", "Squeeze1", "Stack", "Std", "Sub", "Sum", "T", "Tan", "Tanh",
     "Threshold", "ToCopy", "Transpose", "Tril", "Unbind", "UnsafeView", "Unsqueeze",
-    "UpsampleBilinear2D", "UpsampleNearest2D", "Var", "View", "Where",
+    "UpsampleBilinear2D", "UpsampleNearest2D", "Var", "View", "WeightNormInterface", "Where",
 ))  # fmt: skip
 # The same on other devices, under names of their own.
 KNOWN_ELSEWHERE = frozenset((

@@ -217,7 +217,7 @@ class EmpiricalNTK(Kernel):
 
     The module must treat samples one by one and give the same answer twice: call `module.eval()` if
     it has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
-    (`requires_grad=False`) are left out.
+    (`requires_grad=False`) are left out. Autocast is off inside, and inference mode too.
 
     Parameters that are only used by `linear`, `conv2d`, `embedding`, norms, products and sums (so
     by Linear, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and BatchNorm, any number of
@@ -232,8 +232,10 @@ class EmpiricalNTK(Kernel):
 
     and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Positions that no
     output depends on are left out if every sample has equally many (as in a last block that
-    only passes on its first token). Other parameters take `torch.func`'s Jacobian, as all do with
-    `mode="jacobian"`.
+    only passes on its first token). Other parameters take a Jacobian, as all do with
+    `mode="jacobian"`: by `torch.func`, or one gradient at a time where it is not known to be right.
+    Where later samples use parameters in another way than the first few, every gradient is
+    computed by itself, which is slow.
 
     Args:
         module: Any module that returns a matrix of outputs (n, c) for n samples, alone or as the

@@ -31,7 +31,7 @@ from torch.nn import functional
 from retarget.kernels.empirical.recording import Chunk, alike, derivatives, require_alike
 from retarget.kernels.empirical.uses import LayerNames
 from retarget.samples import count, failure_explained, leaves, mapped, take, with_leaves
-from retarget.settings import plain_attention
+from retarget.settings import plain_attention, quiet_batching
 
 Factors = tuple[Tensor, ...]
 
@@ -197,8 +197,7 @@ class JacobianTerm(FeatureTerm):
         if not self._alone:
             try:
                 F, outputs = self._at_once(chunk)
-            # a UserWarning where warnings are errors: torch has no batching rule
-            except (AssertionError, IndexError, RuntimeError, TypeError, UserWarning, ValueError):
+            except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
                 self._alone = True
             else:
                 self._alone = not alike(outputs, _outputs_of(chunk))
@@ -221,7 +220,7 @@ class JacobianTerm(FeatureTerm):
 
         wanted = {name: fixed[name] for name in self.names}
         parts = leaves(chunk.samples)
-        with plain_attention:
+        with plain_attention, quiet_batching:
             gradients = vmap(jacrev(outputs, has_aux=True), in_dims=(None, *[0] * len(parts)))
             jacobian, found = gradients(wanted, *parts)
         shape = len(parts[0]), len(chosen), -1
