@@ -134,3 +134,8 @@ def test_the_outputs_are_the_one_matrix_among_results():
         module = Takes(lambda x, result=result: result)
         with pytest.raises(InvalidInputError, match="a .*; expected one tensor of outputs"):
             outputs_of(module, torch.ones(3, 1))
+
+
+def test_rows_of_several_arrays_are_counted_from_the_first():
+    with pytest.raises(InvalidInputError, match=r"X\[1\] holds nan in row 12;"):
+        as_samples("X", (np.ones(4), np.array([0, 1, np.nan, np.nan])), first_row=10)

@@ -163,6 +163,16 @@ def test_outputs_that_depend_on_the_size_of_a_batch_are_refused():
         rt.EmpiricalNTK(module)(torch.randn(7, 5, dtype=torch.float64))
 
 
+def test_outputs_that_are_others_for_a_single_sample_are_refused():
+    """torch.func passes single samples, and computes their gradients many at a time."""
+    module = Network(
+        lambda m, x: torch.tanh(m.layer(x)) * (1.0 if len(x) > 1 else 2.0), layer=nn.Linear(5, 3)
+    ).double()
+    X = torch.randn(7, 5, dtype=torch.float64)
+    with pytest.raises(InvalidInputError, match="between two batches with different other samples"):
+        rt.EmpiricalNTK(module, mode="jacobian")(X)
+
+
 def test_a_module_that_fails_for_later_samples_only_is_explained():
     table = Network(
         lambda m, x: m.out(m.table(x)[:, 0]), table=nn.Embedding(7, 4), out=nn.Linear(4, 3)

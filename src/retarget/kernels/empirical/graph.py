@@ -27,7 +27,7 @@ KNOWN = frozenset((
     "MaxPool2DWithIndices", "Maximum", "Mean", "Minimum", "Mish", "Mm", "Mul", "Mv",
     "NativeBatchNorm", "NativeGroupNorm", "NativeLayerNorm", "Neg", "Permute", "PixelShuffle",
     "Pow", "Prod", "Reciprocal", "ReflectionPad2D", "Relu", "Repeat", "ReplicationPad2D",
-    "ReshapeAlias", "Rsqrt", "Rsub", "ScaledDotProductFlashAttentionForCpu", "Select", "Sigmoid",
+    "ReshapeAlias", "Rsqrt", "Rsub", "SafeSoftmax", "ScaledDotProductFlashAttentionForCpu", "Select", "Sigmoid",
     "Silu", "Sin", "Sinh", "Slice", "Softmax", "Softplus", "Softshrink", "Split",
     "SplitWithSizes", "Sqrt", "Squeeze1", "Stack", "Std", "Sub", "Sum", "T", "Tan", "Tanh",
     "Threshold", "ToCopy", "Transpose", "Tril", "Unbind", "UnsafeView", "Unsqueeze",
