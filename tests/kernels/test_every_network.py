@@ -1,5 +1,7 @@
 """The empirical NTK of networks of all kinds, against autograd, one sample and output at a time."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -97,6 +99,16 @@ def test_a_parameter_that_only_later_samples_use():
         close(rt.EmpiricalNTK(module, params="experts.2", mode=mode)(X), products(G, G))
 
 
+def multiply(x, weight):
+    return x @ weight
+
+
+@functools.cache
+def scripted():
+    """Its operations are torch's own, but what it is called with is not seen."""
+    return torch.jit.script(multiply)
+
+
 def otherwise(change):
     """What one sample alone, the fifth, has done to it on the way."""
 
@@ -121,6 +133,9 @@ CHANGES = {
     "its weight in a user's function": lambda m, x, y, odd: (
         y + odd * Doubled.apply(x, m.layer.weight)
     ),
+    "its weight in a scripted function": lambda m, x, y, odd: (
+        y + odd * scripted()(x, m.layer.weight)
+    ),
     "the last layer twice": lambda m, x, y, odd: y + odd * m.out(y).sum(1, keepdim=True),
     "rows that change places": lambda m, x, y, odd: torch.tanh(
         m.layer(x.flip(0))[torch.arange(len(x) - 1, -1, -1)] * (1 + odd)
@@ -128,6 +143,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("mode", ["structured", "jacobian"])
 @pytest.mark.parametrize("how", CHANGES)
 def test_another_way_that_a_later_sample_takes(how, mode):

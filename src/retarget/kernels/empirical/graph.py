@@ -81,4 +81,4 @@ def _is_known(node: Node) -> bool:
     # operations of torch are numbered; `autograd.Function`s of the user's own are not
     operation, _, number = node.name().partition("Backward")
     known = operation in KNOWN or operation + number in KNOWN or operation in KNOWN_ELSEWHERE
-    return known and number.isdigit() and not getattr(node, "_saved_sparse", False)
+    return known and number.isdigit()
