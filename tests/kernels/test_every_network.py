@@ -8,7 +8,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.empirical import ntk
+from retarget.kernels.empirical import ntk, plan
 from support.networks import NETWORKS, Doubled, Network, network, parameter
 from support.oracles.empirical_ntk import close, gradients, products
 
@@ -32,20 +32,24 @@ def test_every_network_has_the_kernel_of_its_gradients(name, n):
         close(found, module(X).detach())
 
 
+def in_chunks(chunk, prepare=ntk.Assembly.__init__):
+    """An `Assembly` that passes so many samples through the network at a time."""
+
+    def small(assembly, *arguments):
+        prepare(assembly, *arguments)
+        assembly.chunk, assembly.panel = chunk, 5
+
+    return small
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_in_chunks_of_one_and_two_with_and_without_factors(name, monkeypatch):
     module, X = network(name, 8)
     G = gradients(module, X)
     weights = {key: torch.rand_like(value) + 0.5 for key, value in module.named_parameters()}
     roots = torch.cat([each.sqrt().flatten() for each in weights.values()])
-    prepare = ntk.Assembly.__init__
     for chunk in (1, 3):
-
-        def small(assembly, *arguments, chunk=chunk):
-            prepare(assembly, *arguments)
-            assembly.chunk, assembly.panel = chunk, 5
-
-        monkeypatch.setattr(ntk.Assembly, "__init__", small)
+        monkeypatch.setattr(ntk.Assembly, "__init__", in_chunks(chunk))
         close(rt.EmpiricalNTK(module)(X), products(G, G))
         close(rt.EmpiricalNTK(module, preconditioner=weights)(X), products(G * roots, G * roots))
 
@@ -68,7 +72,7 @@ def test_the_kernel_of_every_part_of_every_network(name):
         close(rt.EmpiricalNTK(module, "full", params=part)(X), products(G, G, "full"))
 
 
-def plans(module, X, monkeypatch):
+def plans(kernel, X, monkeypatch):
     """Whether each plan that was made to compute the kernel had rules."""
     made, make = [], ntk.make_plan
 
@@ -77,7 +81,7 @@ def plans(module, X, monkeypatch):
         return make(*arguments)
 
     monkeypatch.setattr(ntk, "make_plan", noted)
-    rt.EmpiricalNTK(module)(X)
+    kernel(X)
     return made
 
 
@@ -88,7 +92,12 @@ MET_LATER = ["experts, all in use", "experts, sorted", "hidden use"]
 @pytest.mark.parametrize("name", NETWORKS)
 def test_rules_are_given_up_only_where_they_fail(name, monkeypatch):
     module, X = network(name, 8)
-    assert plans(module, X, monkeypatch) == ([True, False] if name in MET_LATER else [True])
+    weights = {key: torch.rand_like(value) + 0.5 for key, value in module.named_parameters()}
+    single = {key: float(value.flatten()[0]) for key, value in weights.items()}
+    for preconditioner in (None, weights, single):
+        kernel = rt.EmpiricalNTK(module, preconditioner=preconditioner)
+        made = plans(kernel, X, monkeypatch)
+        assert made == ([True, False] if name in MET_LATER else [True])
 
 
 def test_a_parameter_that_only_later_samples_use():
@@ -153,6 +162,30 @@ def test_another_way_that_a_later_sample_takes(how, mode):
         close(rt.EmpiricalNTK(module, outputs, mode=mode)(X), products(G, G, outputs))
     F = rt.EmpiricalNTK(module, mode=mode).features(X)
     close(F @ F.T, products(G, G))
+
+
+def test_a_small_part_that_is_wrong_beside_a_large_one():
+    module, X = network("experts, sorted", 8)
+    small = module.run
+    module.run = lambda m, x: small(m, x) + m.large(100 * x)
+    module.large = nn.Linear(5, 3).double()
+    G = gradients(module, X)
+    close(rt.EmpiricalNTK(module)(X), products(G, G))
+
+
+@pytest.mark.parametrize("overhead", [-1e9, 1e9])  # pairs, gradients
+def test_a_layer_at_more_positions_for_later_samples(overhead, monkeypatch):
+    def run(m, x):
+        several = torch.stack([x, (x[:, :1] > 1.4) * x.flip(1)], 1)
+        y = torch.tanh(m.layer(several if (x[:, 0] > 1.4).any() else x[:, None]))
+        return m.out((y * y[:, :, :1]).sum(1))
+
+    module, X = otherwise(None)
+    module.run = run
+    monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
+    monkeypatch.setattr(ntk.Assembly, "__init__", in_chunks(2))
+    G = gradients(module, X)
+    close(rt.EmpiricalNTK(module)(X), products(G, G))
 
 
 def last_otherwise(m, x):
