@@ -84,6 +84,11 @@ UNEVEN = {"a": np.ones(2), "b": (np.ones(3),)}
         ({"a": "word"}, r"X\['a'\] has dtype"),
         (UNEVEN, r'X\["a"\] has 2 rows, X\["b", 0\] has 3 rows; expected one row per'),
         (np.array([1.0, np.nan]), "X holds nan in row 1"),
+        (
+            {"a": np.ones(2), "b": (np.array([1.0, np.nan]),)},
+            r"X\['b'\]\[0\] holds nan in row 1; e",
+        ),
+        ((np.ones(2000), np.r_[np.full(1500, np.inf), -np.inf, np.full(499, np.nan)]), r"row 1501"),
     ],
 )
 def test_refused(value, message):
@@ -129,3 +134,8 @@ def test_the_outputs_are_the_one_matrix_among_results():
         module = Takes(lambda x, result=result: result)
         with pytest.raises(InvalidInputError, match="a .*; expected one tensor of outputs"):
             outputs_of(module, torch.ones(3, 1))
+
+
+def test_rows_of_several_arrays_are_counted_from_the_first():
+    with pytest.raises(InvalidInputError, match=r"X\[1\] holds nan in row 12;"):
+        as_samples("X", (np.ones(4), np.array([0, 1, np.nan, np.nan])), first_row=10)

@@ -7,7 +7,7 @@ are floating point and finite, with matching shapes and on one device.
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
@@ -122,9 +122,14 @@ def _first_infinite_row(tensor: Tensor) -> int | None:
     # It costs one pass and no memory, whereas isfinite() would build a mask.
     if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):
         return None
+    return _first_row(tensor, lambda rows: ~rows.isfinite())
+
+
+def _first_row(tensor: Tensor, wrong: Callable[[Tensor], Tensor]) -> int | None:
+    """The first row that has a wrong number, looked for in a few rows at a time."""
     for start in range(0, len(tensor), 1024):
         rows = tensor[start : start + 1024]
-        bad = ~rows.isfinite().reshape(len(rows), -1).all(dim=1)
+        bad = wrong(rows).reshape(len(rows), -1).any(dim=1)
         if bad.any():
             return start + int(bad.nonzero()[0, 0])
     return None
@@ -156,6 +161,18 @@ def require_finite(name: str, tensor: Tensor, first_row: int = 0) -> None:
         raise InvalidInputError(
             f"{name} holds {value} in row {first_row + row}; expected finite numbers: remove or "
             "fill in missing values first"
+        )
+
+
+def require_numbers(name: str, tensor: Tensor, first_row: int = 0) -> None:
+    """Rejects NaN, naming the first row that has one; infinities are allowed, as in masks."""
+    if not tensor.numel() or not math.isnan(tensor.sum().item()):  # NaN spoils every sum
+        return
+    row = _first_row(tensor, torch.isnan)
+    if row is not None:
+        raise InvalidInputError(
+            f"{name} holds nan in row {first_row + row}; expected numbers: remove or fill in "
+            "missing values first"
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from retarget.arrays import FLOATS, as_tensor, require_finite
+from retarget.arrays import FLOATS, as_tensor, require_finite, require_numbers
 from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
 
 # A tensor, or a dict or tuple of these. With a recursive type every use would have to tell the
@@ -45,7 +45,7 @@ def as_samples(name: str, value: Any, first_row: int = 0) -> Samples:
         if samples.is_floating_point():
             require_finite(name, samples, first_row)
         return samples
-    samples = _as_nest(name, value)
+    samples = _as_nest(name, value, first_row)
     lengths = {path: len(leaf) for path, leaf in named_leaves(name, samples).items()}
     if not lengths:
         raise InvalidInputError(
@@ -57,21 +57,22 @@ def as_samples(name: str, value: Any, first_row: int = 0) -> Samples:
     return samples
 
 
-def _as_nest(name: str, value: Any) -> Samples:
+def _as_nest(name: str, value: Any, first_row: int) -> Samples:
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise InvalidTypeError(f"{name} has keys {list(value)!r}; expected string keys")
         return {
-            key: _as_nest(f"{name}[{key!r}]", part)
+            key: _as_nest(f"{name}[{key!r}]", part, first_row)
             for key, part in sorted(value.items())
             if part is not None
         }
     if isinstance(value, tuple):
-        return tuple(_as_nest(f"{name}[{i}]", part) for i, part in enumerate(value))
-    # infinities are allowed, because additive masks contain them
+        return tuple(_as_nest(f"{name}[{i}]", part, first_row) for i, part in enumerate(value))
     leaf = as_tensor(name, value)
     if leaf.ndim == 0:
         raise InvalidInputError(f"{name} is a single number; expected one row per sample")
+    if leaf.is_floating_point():
+        require_numbers(name, leaf, first_row)  # additive masks contain infinities
     return leaf
 
 
@@ -280,7 +281,8 @@ def copied(module: nn.Module) -> nn.Module:
     """A copy of a network, which must have weights that can be read."""
     require_network(module)
     try:
-        return copy.deepcopy(module)
+        with torch.inference_mode(False):  # what is made in that mode can never be differentiated
+            return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
         raise InvalidTypeError(
             f"the {type(module).__name__} cannot be copied ({error}); expected a module that "
@@ -300,11 +302,24 @@ def require_finite_weights(weights: Mapping[str, Tensor]) -> None:
             )
 
 
-def require_finite_outputs(outputs: Tensor, weights: Mapping[str, Tensor]) -> None:
-    """Rejects outputs that are not finite, and says whether the weights are the reason."""
+def require_finite_samples(samples: Samples) -> None:
+    """Rejects samples with infinities, which are allowed until a result is not finite."""
+    for path, leaf in named_leaves("samples", samples).items():
+        if leaf.is_floating_point() and bool(leaf.isinf().any()):
+            raise InvalidInputError(
+                f"the module's results are not finite, though its weights are, and {path} holds "
+                "inf; expected it in masks only: remove or fill in infinite values first"
+            )
+
+
+def require_finite_outputs(
+    outputs: Tensor, weights: Mapping[str, Tensor], samples: Samples
+) -> None:
+    """Rejects outputs that are not finite, and says whether weights or samples are the reason."""
     if bool(outputs.isfinite().all()):
         return
     require_finite_weights(weights)
+    require_finite_samples(samples)
     raise InvalidInputError(
         "the module's outputs are not finite, though its weights and samples are, as if they "
         f"overflowed {str(outputs.dtype).removeprefix('torch.')}; use weights from before its "

@@ -1,20 +1,48 @@
-"""Settings of the whole process, for as long as some computation lasts."""
+"""Settings of torch, of a thread or the whole process, for as long as some computation lasts."""
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from retarget.locks import Lock, in_forks
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+AUTOCAST = "cpu", "cuda", "mps", "xpu"  # kinds of devices that autocast can be on for
 BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
 LOOKS = 10
+
+
+def in_plain_torch(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Makes a function compute in the types of its tensors, without gradients, as torch does.
+
+    Autocast would multiply in half precision, and label the result float32. What is made in
+    inference mode can never be differentiated, or written to afterwards. So both are off inside,
+    for this thread. Every public function that computes with torch has this decorator.
+    """
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with ExitStack() as settings:
+            if torch.is_inference_mode_enabled():
+                settings.enter_context(torch.inference_mode(False))
+            for kind in AUTOCAST:
+                if torch.is_autocast_enabled(kind):
+                    settings.enter_context(torch.autocast(kind, enabled=False))
+            settings.enter_context(torch.no_grad())
+            return function(*args, **kwargs)
+
+    return call
 
 
 class SharedSetting:
@@ -67,6 +95,15 @@ def _full_convolutions() -> AbstractContextManager[Any]:
     return settings
 
 
+@contextmanager
+def _without_batching_hints() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop because", UserWarning)
+        yield
+
+
+# torch says where it loops over samples as it has no faster way: for users that is no news.
+quiet_batching = SharedSetting(_without_batching_hints)
 # Attention by plain products: torch's other ways have no rules for vmap and forward mode.
 plain_attention = SharedSetting(lambda: sdpa_kernel(SDPBackend.MATH))
 _products, _convolutions = SharedSetting(_full_products), SharedSetting(_full_convolutions)

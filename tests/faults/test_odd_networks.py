@@ -311,6 +311,67 @@ def test_tokens_beyond_the_vocabulary():
         rt.EmpiricalNTK(nn.Linear(3, 2))({"a": tokens})
 
 
+class Two(nn.Module):
+    """Takes two arrays, of which the second is a mask or a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x, weight):
+        return self.out(torch.tanh(self.layer(x)) * weight)
+
+
+SEVERAL = {
+    "EmpiricalNTK": lambda m, pair: rt.EmpiricalNTK(m)(pair),
+    "EmpiricalNTK, Jacobian": lambda m, pair: rt.EmpiricalNTK(m, mode="jacobian").diag(pair),
+    "TangentLearner, learn": lambda m, pair: rt.TangentLearner(m, 1.0, 16).learn(pair, Y),
+    "TangentLearner, predict": lambda m, pair: (
+        rt.TangentLearner(m, 1.0, 16).learn((X, np.ones((8, 1))), Y).predict(pair)
+    ),
+    "NetworkCorrector": lambda m, pair: rt.NetworkCorrector(m, LEARNER, 1.0, 8).correct(pair, Y),
+    "ClosedLoopCorrector": lambda m, pair: rt.ClosedLoopCorrector(m, LEARNER, 1.0, 16, 8).correct(
+        pair, Y
+    ),
+    "StreamingRidge": lambda m, pair: rt.StreamingRidge(m, 1.0).learn(pair, Y),
+}
+
+
+@pytest.mark.parametrize("thing", SEVERAL)
+@pytest.mark.parametrize("row", [0, 5, 7])
+def test_one_of_several_arrays_that_holds_nan(thing, row):
+    weight = np.ones((8, 1))
+    weight[row] = np.nan
+    told = rf"[AX]\[1\] holds nan in row {row}; expected numbers: remove or fill in missing values"
+    with pytest.raises(InvalidInputError, match=told):
+        SEVERAL[thing](Two().double(), (X, weight))
+    weight[row] = 1.0
+    SEVERAL[thing](Two().double(), (X, weight))  # the advice helps
+
+
+@pytest.mark.parametrize("thing", SEVERAL)
+def test_one_of_several_arrays_that_holds_infinity(thing):
+    """It may be a mask; so it is named only where a result is not finite."""
+    weight = np.full((8, 1), np.inf)
+    told = r"though its weights are, and samples\[1\] holds inf; expected it in masks only"
+    with pytest.raises(InvalidInputError, match=told):
+        SEVERAL[thing](Two().double(), (X, weight))
+    masked = Two().double()
+    masked.forward = lambda x, mask: masked.out(torch.tanh(masked.layer(x)) * mask.exp())
+    mask = np.where(np.arange(8)[:, None] % 3, 0.0, -np.inf)
+    SEVERAL[thing](masked, (X, mask))
+
+
+@pytest.mark.parametrize(
+    "kernel", [lambda k, x: k(x), lambda k, x: k.diag(x), lambda k, x: k(x, x)]
+)
+def test_infinity_in_samples_that_were_not_tried_first(kernel):
+    weight = np.ones((8, 1))
+    weight[1] = np.inf  # the first, the fourth and the seventh are tried
+    with pytest.raises(InvalidInputError, match=r"samples\[1\] holds inf; expected it in masks on"):
+        kernel(rt.EmpiricalNTK(Two().double()), (X, weight))
+
+
 def test_a_second_set_of_samples_of_another_type():
     kernel, whole = rt.EmpiricalNTK(mlp()), np.ones((4, 3), dtype=int)
     for pair in ((X, whole), (whole, X)):
@@ -326,3 +387,30 @@ def test_outputs_so_large_that_nothing_is_left_of_the_targets():
     nn.init.constant_(module.bias, 1e95)
     with pytest.raises(InvalidInputError, match="Y minus the network's own outputs range from -"):
         rt.TangentLearner(module, 1.0, 16).learn(X, Y)
+
+
+class TheirsError(Exception):
+    """What a user's own code raises."""
+
+
+@pytest.mark.parametrize("thing", OBJECTS)
+def test_what_the_users_own_code_raises_is_passed_on(thing):
+    """docs/core.md: every other error is ours, as all tests above say."""
+
+    def refuse(x, weight):
+        raise TheirsError("not today")
+
+    with pytest.raises(TheirsError, match="not today"):
+        OBJECTS[thing](Own(REAL, refuse))
+
+
+def fails_alone(x, weight):
+    """Cannot run on a single sample, which it may need to, as it indexes rows."""
+    if len(x) == 1:
+        raise RuntimeError("expected several samples")
+    return (x @ weight)[torch.arange(len(x))] * weight.norm() * torch.ones(1, 2).double()
+
+
+def test_a_module_that_does_not_take_a_single_sample():
+    with pytest.raises(InvalidInputError, match="does not take samples .*expected several samples"):
+        rt.EmpiricalNTK(Own(REAL, fails_alone))(X)

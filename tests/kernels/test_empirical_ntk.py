@@ -543,7 +543,7 @@ REFUSED = [
     (returns(lambda y: y[:, 0]), {}, r"shape \(3,\) for 3"),
     (returns(lambda y: y[:1]), {}, r"shape \(1, 3\) for 3"),
     (returns(lambda y: y > 0), {}, "returned torch.bool"),
-    (turn, {}, "took a different path for later samples"),
+    (turn, {}, "between two batches with different other samples"),
 ]
 
 

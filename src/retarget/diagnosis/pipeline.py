@@ -60,7 +60,7 @@ from retarget.import_path import USER_ERRORS, imported_network, reason
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD
 from retarget.progress import PatientBar
-from retarget.settings import considerate_threads
+from retarget.settings import considerate_threads, in_plain_torch
 from retarget.text import listed
 from retarget.theory.stream_kernel import StreamKernel
 
@@ -257,7 +257,7 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
     network = imported_network(path, "network").double().eval()
     try:
         with torch.no_grad():
-            network(torch.zeros(2, features, dtype=torch.float64))
+            network(torch.zeros(2, features, dtype=torch.float64, device="cpu"))
     except USER_ERRORS as error:
         raise InvalidInputError(
             f"the network {path!r} does not accept rows of {features} features, which is how many "
@@ -282,7 +282,7 @@ def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
     return replace(found, model=model, failures=(*found.failures, *doubts))
 
 
-@torch.no_grad()
+@in_plain_torch
 def run_learners(
     opened: Opened, parted: Split, options: DiagnosisOptions, used: KernelUsed
 ) -> Diagnosis:

@@ -29,6 +29,7 @@ from retarget.distributed.tiles import (
     transpose_times,
 )
 from retarget.learners import SGD
+from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching
 from retarget.theory.dual import DualLearner, Window, carry_over
@@ -52,7 +53,7 @@ from retarget.theory.stability import (
 CPU = torch.device("cpu")
 
 
-@torch.no_grad()
+@in_plain_torch
 def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = None) -> np.ndarray:
     r"""Dual coefficients of offline ridge regression, as `retarget.offline_coefficients`.
 
@@ -69,7 +70,7 @@ def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = No
     return problem.give(_ridge_solution(problem, gamma))
 
 
-@torch.no_grad()
+@in_plain_torch
 def online_coefficients(K: da.Array, Y: Any, learner: SGD, *, initial: Any = None) -> np.ndarray:
     r"""Dual coefficients of what one online pass learns, as `retarget.online_coefficients`.
 
@@ -84,7 +85,7 @@ def online_coefficients(K: da.Array, Y: Any, learner: SGD, *, initial: Any = Non
     return problem.give(_online_pass(problem, learner))
 
 
-@torch.no_grad()
+@in_plain_torch
 def effective_targets(
     K: da.Array, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
 ) -> np.ndarray:
@@ -107,7 +108,7 @@ def effective_targets(
     return problem.give(product.total + gamma * A, from_residual=True)
 
 
-@torch.no_grad()
+@in_plain_torch
 def corrected_targets(
     K: da.Array, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
 ) -> np.ndarray:
@@ -136,7 +137,7 @@ def corrected_targets(
     return problem.give(learning.targets, from_residual=True)
 
 
-@torch.no_grad()
+@in_plain_torch
 def iterative_targets(
     K: da.Array,
     Y: Any,

@@ -90,7 +90,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         self._make: Any = corrector
         self._drawn: list[MiniBatch] = []
         self._wanted: Tensor | None = None  # targets of the present mini-batch
-        self._labels = torch.empty(0)
+        self._labels = torch.empty(0, device="cpu")
         self._shift = Shift()
         self._check = GradientCheck()
         self._step = 0  # of the whole stream
@@ -432,7 +432,7 @@ def _log(strategy: Any, origin: Any, name: str, value: float) -> None:
 def _loss_of(criterion: Callable[[Tensor, Tensor], Tensor], like: Tensor) -> tuple[str, Reduction]:
     """Finds out from its gradient which loss a criterion is, and how it reduces a mini-batch."""
     c = like.shape[1]
-    f = torch.linspace(-1, 2, 3 * c).reshape(3, c).to(like).requires_grad_()
+    f = torch.linspace(-1, 2, 3 * c, device="cpu").reshape(3, c).to(like).requires_grad_()
     z = (f.detach().flip(0, 1).sigmoid() if c == 1 else f.detach().flip(0, 1).softmax(1)) + 0
     (found,) = torch.autograd.grad(criterion(f, z), f)
     p = f.detach().sigmoid() if c == 1 else f.detach().softmax(1)

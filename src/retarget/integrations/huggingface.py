@@ -91,7 +91,7 @@ class TargetCorrectionTrainer(Trainer):
         self.corrector: NetworkCorrector | ClosedLoopCorrector | None = None
         self._learner: SGD | None = None
         self._samples: Samples = None  # those of the present task, in the loader's order
-        self._labels = self._targets = torch.empty(0)
+        self._labels = self._targets = torch.empty(0, device="cpu")
         self._rates: list[float] = []  # rates of the steps before the present pass
         self._row = 0  # the next sample to be trained on
         self._resumed: Path | None = None
@@ -319,7 +319,7 @@ def _other_optimizer(optimizer: torch.optim.Optimizer, args: Any) -> dict[str, A
 
 def _trial_scheduler(args: Any, steps: int) -> Any:
     """Returns a scheduler such as Trainer will make, for the rates alone."""
-    optimizer = torch.optim.SGD([torch.zeros(1)], args.learning_rate)
+    optimizer = torch.optim.SGD([torch.zeros(1, device="cpu")], args.learning_rate)
     warmup = args.get_warmup_steps(steps)
     options = args.lr_scheduler_kwargs
     return get_scheduler(args.lr_scheduler_type, optimizer, warmup, steps, options)

@@ -149,7 +149,7 @@ def _frozen_outputs(network: nn.Module, X: Any) -> tuple[Tensor, None]:
     with failure_explained(samples):
         parts = [outputs_of(network, part).flatten(1) for part in portions(samples, rows)]
     outputs = torch.cat(parts)
-    require_finite_outputs(outputs, network.state_dict())
+    require_finite_outputs(outputs, network.state_dict(), samples)
     return outputs, None
 
 
@@ -182,7 +182,7 @@ class RandomFourier:
     def __init__(self, width: float | Literal["auto"], count: int, seed: int) -> None:
         self.width, self.count, self.seed = width, count, seed
         # drawn for the latest length of a sample, which is often the next one's
-        self._frequencies = torch.empty(0, 0)
+        self._frequencies = torch.empty(0, 0, device="cpu")
 
     def __call__(self, X: Any) -> tuple[Tensor, None]:
         """(n, m) features."""
@@ -192,7 +192,7 @@ class RandomFourier:
         if len(frequencies) != samples.shape[1]:
             random = torch.Generator().manual_seed(self.seed)
             shape = samples.shape[1], half
-            drawn = torch.randn(shape, generator=random, dtype=torch.float64)
+            drawn = torch.randn(shape, generator=random, dtype=torch.float64, device="cpu")
             width = math.sqrt(len(drawn)) if self.width == "auto" else self.width
             frequencies = self._frequencies = drawn * (math.sqrt(2) / width)
         angles = samples @ frequencies.to(samples)
@@ -252,7 +252,7 @@ class _CombinedOutputs(nn.Module):
 def combining(outputs: int, count: int, seed: int) -> Tensor:
     """(outputs, count) random combinations of a network's outputs, in float64."""
     random = torch.Generator().manual_seed(seed)
-    signs: Tensor = 2 * torch.randint(0, 2, (outputs, count), generator=random) - 1
+    signs: Tensor = 2 * torch.randint(0, 2, (outputs, count), generator=random, device="cpu") - 1
     return signs.double() / math.sqrt(outputs)
 
 

@@ -22,6 +22,7 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.samples import Samples, library_of, shapes_of, take
+from retarget.settings import in_plain_torch
 
 
 class Kernel(ABC):
@@ -30,7 +31,7 @@ class Kernel(ABC):
     Call a kernel with samples as rows to get a matrix, as from scikit-learn's `rbf_kernel`.
     """
 
-    @torch.no_grad()
+    @in_plain_torch
     def __call__(self, A: ArrayT, B: ArrayT | None = None) -> ArrayT:
         """Returns the kernel (len(A), len(B)) between the rows of A and B; B defaults to A.
 
@@ -53,7 +54,7 @@ class Kernel(ABC):
         result: ArrayT = give_back(K, library_of(A))
         return result
 
-    @torch.no_grad()
+    @in_plain_torch
     def diag(self, A: ArrayT) -> ArrayT:
         """(len(A),) k(x, x) for each row."""
         result: ArrayT = give_back(self._diag(self._samples("A", A)), library_of(A))
@@ -205,6 +206,7 @@ class Features(Kernel):
     def __repr__(self) -> str:
         return f"Features({getattr(self.fn, '__name__', self.fn)!s})"
 
+    @in_plain_torch
     def values(self, name: str, value: Any) -> Tensor:
         """Returns what the function makes of samples, unchecked."""
         return as_tensor("features", self.fn(give_back(super()._samples(name, value), value)))
@@ -249,6 +251,7 @@ class CallableKernel(Kernel):
     def __repr__(self) -> str:
         return f"CallableKernel({getattr(self.fn, '__name__', self.fn)!s})"
 
+    @in_plain_torch
     def __call__(self, A: Any, B: Any = None) -> Any:
         """Calls the function and checks its result."""
         other = A if B is None else B
@@ -264,6 +267,7 @@ class CallableKernel(Kernel):
             require_symmetric("the kernel's result", K)
         return give_back(K, A)
 
+    @in_plain_torch
     def diag(self, A: Any) -> Any:
         """The diagonal, a panel of samples at a time."""
         portions = (take(A, rows) for rows in panels(len(A), 1, torch.device("cpu")))

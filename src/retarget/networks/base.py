@@ -35,6 +35,7 @@ from retarget.samples import (
     shapes_of,
     take,
 )
+from retarget.settings import in_plain_torch
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.losses import Loss
 
@@ -101,6 +102,7 @@ class Corrector(ABC):
         """
         write_state(Path(path), *self.to_state())
 
+    @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and tensors by name."""
         state = self._state()
@@ -143,6 +145,7 @@ class Corrector(ABC):
             loaded.restore(values, tensors)
         return loaded
 
+    @in_plain_torch
     def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restores the result of `to_state`; call it on a new corrector with the same options.
 

@@ -31,6 +31,7 @@ from retarget.networks.base import Corrector
 from retarget.networks.linearization import LinearizationWatch, outputs, tangent_kernel
 from retarget.networks.reservoir import Reservoir
 from retarget.samples import Samples, count, join, leaves, library_of, mapped, named_leaves, take
+from retarget.settings import in_plain_torch
 from retarget.state_files import part_of
 from retarget.streaming.tangent import TangentLearner
 from retarget.text import as_seed
@@ -147,6 +148,7 @@ class ClosedLoopCorrector(Corrector):
         )
         self._stored = StoredSamples(options.replay, options.seed)
 
+    @in_plain_torch
     def correct(self, X: Any, Y: Any) -> Any:
         """Returns targets for the next block, after training on the one before.
 
@@ -165,6 +167,7 @@ class ClosedLoopCorrector(Corrector):
         with self._all_or_nothing() as after:
             return after._led(X, Y)[1]
 
+    @in_plain_torch
     def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
         """Returns samples to train on now, and their targets: those given, then stored ones.
 

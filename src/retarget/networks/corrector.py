@@ -23,6 +23,7 @@ from retarget.networks.base import Corrector, without_rows
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel
 from retarget.networks.trials import Rehearsal, Trial, checked_trials
 from retarget.samples import Samples, copied, count, join, leaves, mapped, named_leaves, take
+from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.text import as_seed
 from retarget.theory.iterative import (
@@ -193,9 +194,9 @@ class NetworkCorrector(Corrector):
         self._rehearsal = self._rehearsed()
         self._trials: tuple[Trial, ...] = ()
         self._X: Samples = None  # of all tasks so far
-        self._Y = torch.empty(0)
+        self._Y = torch.empty(0, device="cpu")
         self._sizes: list[int] = []  # of the tasks
-        self._corrected = torch.empty(0)  # the targets of the last task
+        self._corrected = torch.empty(0, device="cpu")  # the targets of the last task
 
     def _rehearsed(self) -> Rehearsal | None:
         """Returns what chooses the strength of the correction, if that is asked for."""
@@ -210,6 +211,7 @@ class NetworkCorrector(Corrector):
         names = list(trained_parameters(self.module, self.params))
         return Rehearsal(self.module, names, optimizer, self.options)
 
+    @in_plain_torch
     def correct(self, X: Any, Y: Any) -> Any:
         """Returns targets for the samples of the next task, given in the order of training.
 
@@ -240,6 +242,7 @@ class NetworkCorrector(Corrector):
         self._X, self._Y, self._sizes = tasks
         return self._handed_back(self._corrected, samples, targets, Y)
 
+    @in_plain_torch
     def recorrect(self) -> Any:
         """Returns new targets for the same task, before another epoch."""
         with self._all_or_nothing() as after:
@@ -258,6 +261,7 @@ class NetworkCorrector(Corrector):
             self._corrected = self._computed(K, *tasks, self._corrected.dtype)
         return self._in_given_form(self._corrected)
 
+    @in_plain_torch
     def resume(
         self,
         tasks: Sequence[tuple[Samples, Tensor]],

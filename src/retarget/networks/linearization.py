@@ -59,7 +59,7 @@ class LinearizationWatch:
 
     def __init__(self) -> None:
         self.samples: Samples | None = None
-        self.before = self.predicted = torch.empty(0)
+        self.before = self.predicted = torch.empty(0, device="cpu")
         self._gap = self._way = 0.0  # sums of squares
         self.last: float | None = None
         self.warned = False

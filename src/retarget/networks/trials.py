@@ -24,7 +24,7 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     ResultOverflowError,
 )
-from retarget.kernels.empirical.recording import outputs_with
+from retarget.kernels.empirical.recording import derivatives, outputs_with
 from retarget.learners import SGD
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, take, with_type_of
@@ -152,7 +152,7 @@ class Rehearsal:
                 found = outputs_with(self.module, batch, weights).flatten(1)
                 loss = row_losses(found, Z[rows].to(found), self.options.loss)
                 loss = loss.mean() if learner.reduction == "mean" else loss.sum()
-                gradients = torch.autograd.grad(loss, list(clones.values()), allow_unused=True)
+                gradients = derivatives(loss, list(clones.values()), torch.ones_like(loss), False)
                 for clone, gradient in zip(clones.values(), gradients, strict=True):
                     clone.grad = gradient
                 optimizer.step()

@@ -8,6 +8,7 @@ from torch import Tensor
 from retarget.arrays import as_count, shallow
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.settings import in_plain_torch
 from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
@@ -140,7 +141,7 @@ class TargetCorrector(Resumable):
         return super().samples
 
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def correct(self, X: Any, Y: Any, *, initial: Any = None) -> Any:
         """Adds any number of samples and returns the targets that are ready.
 
@@ -164,7 +165,7 @@ class TargetCorrector(Resumable):
         return targets
 
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def flush(self) -> Any:
         """Closes the open block before it is full, and returns its targets.
 
@@ -176,7 +177,7 @@ class TargetCorrector(Resumable):
         return targets
 
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def preview(self) -> tuple[Any, Any]:
         """Returns what `flush` would return now, and the learner's dual coefficients after it.
 
@@ -191,7 +192,7 @@ class TargetCorrector(Resumable):
 
     def _correct(self, count: int) -> Any:
         if self._waiting is None:
-            return self._intake.give(torch.empty(0, max(1, self._intake.outputs)))
+            return self._intake.give(torch.empty(0, max(1, self._intake.outputs), device="cpu"))
         first, corrected = len(self._sweep), []
         stop, (targets, starts) = first + count, self._waiting.unbind(1)
         for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):

@@ -232,7 +232,7 @@ class BoundedIntake(Intake):
         self.most, self.seed, self.released, self.features = features, seed, 0, 0
         self._gap = self._size = 0.0  # sums of squares: the features' error, and the kernel
         if not self.map.exact:
-            like, numbers = torch.empty(0, dtype=torch.float64), 4.0 * features**2
+            like, numbers = torch.empty(0, dtype=torch.float64, device="cpu"), 4.0 * features**2
             require_memory(f"features={features:,}", numbers, like, "use fewer features")
 
     def __len__(self) -> int:

@@ -171,7 +171,7 @@ class TangentNetwork(nn.Module):
 
 def _load_forward_mode() -> None:
     """Has torch load its rules for forward mode: torch 2.13 to 2.15 warn of their own code."""
-    one = torch.ones(1)
+    one = torch.ones(1, device="cpu")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit")
         with _forward_mode:

@@ -14,6 +14,7 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, feature_map
 from retarget.locks import Lock
 from retarget.samples import library_of, take
+from retarget.settings import in_plain_torch
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.rows import Portion, RidgeState, SampleRows, sample_size
 from retarget.streaming.turns import in_turn
@@ -133,6 +134,7 @@ class StreamingRidge:
         """The ridge in use: as given, or chosen by cross-validation."""
         return self.solution().gamma
 
+    @in_plain_torch
     def solution(self) -> RidgeSolution:
         """Returns the weights (m, c) of the features, the intercept (c,) and the ridge."""
         return self._solved(self.learned)
@@ -154,6 +156,7 @@ class StreamingRidge:
         """Returns an independent copy that continues from here; it copies no sums."""
         return self.with_learned(self.learned)
 
+    @in_plain_torch
     def widened(self, outputs: int) -> Self:
         """Returns a fork with this many outputs: the new ones had target 0 for all samples."""
         learned = self.learned
@@ -172,6 +175,7 @@ class StreamingRidge:
         return twin
 
     @in_turn
+    @in_plain_torch
     def learn(self, X: Any, Y: Any, weights: Any = None, *, repeats: bool = False) -> Self:
         """Learns any number of samples; a call that fails changes nothing.
 
@@ -196,6 +200,7 @@ class StreamingRidge:
         return self
 
     @in_turn
+    @in_plain_torch
     def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
         """Forgets samples, as if they had never been learned, up to rounding of the largest sums.
 
@@ -223,6 +228,7 @@ class StreamingRidge:
         return self
 
     @in_turn
+    @in_plain_torch
     def merge(self, other: Self) -> Self:
         """Adds everything that another learner has learned to this one.
 
@@ -256,6 +262,7 @@ class StreamingRidge:
         return self
 
     @in_turn
+    @in_plain_torch
     def all_merge(self, group: Any = None) -> Self:
         """Merges the learners of all processes of `torch.distributed`: each then knows everything.
 
@@ -275,6 +282,7 @@ class StreamingRidge:
         return self
 
     @in_turn
+    @in_plain_torch
     def discount(self, factor: float) -> Self:
         """Reduces the weight of everything learned so far, for targets that drift.
 
@@ -295,6 +303,7 @@ class StreamingRidge:
             self._become(before._replace(moments=moments))
         return self
 
+    @in_plain_torch
     def prepare(self, X: Any) -> "Prepared":
         """Computes the features of samples that will be passed to `predict` many times.
 
@@ -305,7 +314,7 @@ class StreamingRidge:
         parts = list(self._rows.means(X, learned))
         return Prepared(library_of(take(X, slice(0, 0))), parts)
 
-    @torch.no_grad()
+    @in_plain_torch
     def predict(self, X: Any) -> Any:
         """Returns predictions, in the library of X and with the axes of Y.
 
@@ -335,6 +344,7 @@ class StreamingRidge:
         """
         write_state(Path(path), *self.to_state())
 
+    @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and the sums by name."""
         moments, flat, dtype, inputs = self.learned
@@ -374,6 +384,7 @@ class StreamingRidge:
             return cls.from_state(values, tensors, kernel, views)
 
     @classmethod
+    @in_plain_torch
     def from_state(
         cls,
         values: dict[str, Any],

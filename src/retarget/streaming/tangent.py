@@ -14,6 +14,7 @@ from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.empirical.terms import Layout
 from retarget.kernels.feature_maps import tangent_map
 from retarget.samples import copied
+from retarget.settings import in_plain_torch
 from retarget.state_files import checksum, part_of
 from retarget.streaming.module import TangentNetwork
 from retarget.streaming.ridge import Precision, StreamingRidge
@@ -100,6 +101,7 @@ class TangentLearner(StreamingRidge):
         tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
         super().__init__(tangents, gamma, count, views=views, precision=precision, seed=seed)
 
+    @in_plain_torch
     def as_module(self) -> TangentNetwork:
         """Returns a frozen module with the present predictions (n, c), to save or deploy.
 
@@ -127,6 +129,7 @@ class TangentLearner(StreamingRidge):
         assert isinstance(self._map.kernel, EmpiricalNTK)  # as `tangent_map` makes it
         return self._map.kernel
 
+    @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, the sums, and copies of the weights."""
         values, tensors = super().to_state()
@@ -156,6 +159,7 @@ class TangentLearner(StreamingRidge):
         return super().load(path, module, device, views=views)
 
     @classmethod
+    @in_plain_torch
     def from_state(
         cls,
         values: dict[str, Any],

@@ -9,6 +9,7 @@ from torch import Tensor
 from retarget.arrays import GrowingRows, as_non_negative, panels, require_no_overflow
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.streaming.turns import in_turn
@@ -62,7 +63,7 @@ class ShiftTracker(Resumable):
         self._waiting: Tensor | None = None  # targets of the mini-batch that is not full yet
 
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
         """Lets the online learner learn any number of samples.
 
@@ -86,7 +87,7 @@ class ShiftTracker(Resumable):
 
     @property
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def effective_targets(self) -> Any:
         """The result of `rt.effective_targets` on the stream so far.
 
@@ -98,7 +99,7 @@ class ShiftTracker(Resumable):
 
     @property
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def coefficients(self) -> Any:
         """The learner's dual coefficients: `rt.online_coefficients` on the stream so far."""
         return self._intake.give(self._ended()._dual.coefficients.clone())
@@ -211,7 +212,7 @@ class CorrectionTracker(Resumable):
         self._targets, self._start = GrowingRows(), GrowingRows()
 
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
         """Adds any number of samples.
 
@@ -258,7 +259,7 @@ class CorrectionTracker(Resumable):
 
     @property
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def corrected_targets(self) -> Any:
         """The result of `rt.corrected_targets` on the stream so far."""
         watch = GrowthWatch(self.learner, self._intake.gram, loss=self.loss)
@@ -269,7 +270,7 @@ class CorrectionTracker(Resumable):
 
     @property
     @in_turn
-    @torch.no_grad()
+    @in_plain_torch
     def coefficients(self) -> Any:
         """The offline learner's dual coefficients, which training on the targets ends with."""
         return self._intake.give(self._solution().clone())  # the next fit starts from its own

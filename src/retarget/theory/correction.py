@@ -34,6 +34,7 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD, require_learner
+from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.dual import DualLearner, diagonal_blocks
 from retarget.theory.epochs import online_pass, repeated_targets
@@ -45,7 +46,7 @@ from retarget.theory.settling import in_blocks, invert_blocks
 from retarget.theory.stability import GrowthWatch, warn_of_large_targets
 
 
-@torch.no_grad()
+@in_plain_torch
 def effective_targets(
     K: ArrayT,
     Y: Any,
@@ -92,7 +93,7 @@ def effective_targets(
     return problem.give(outputs(logits, loss) + gamma * A)
 
 
-@torch.no_grad()
+@in_plain_torch
 def corrected_targets(
     K: ArrayT,
     Y: Any,
@@ -162,7 +163,7 @@ def corrected_targets(
     return problem.give(targets)
 
 
-@torch.no_grad()
+@in_plain_torch
 def discrepancy(
     K: ArrayT,
     Z: Any,
@@ -306,7 +307,7 @@ class CorrectionTerms:
     modulation: Any
 
 
-@torch.no_grad()
+@in_plain_torch
 def correction_terms(
     K: Any, learner: SGD, gamma: float, block_size: int, ridge: float = 0.0
 ) -> list[CorrectionTerms]:

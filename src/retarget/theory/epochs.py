@@ -225,8 +225,8 @@ def _gmres(operator: Any, rhs: Tensor) -> Tensor:
     """An approximate solution of operator(x) = rhs, all columns as one vector (Saad, 1986)."""
     size = torch.linalg.vector_norm(rhs)
     directions = [rhs / size]
-    H = torch.zeros(DIRECTIONS + 1, DIRECTIONS, dtype=torch.float64)
-    goal = torch.zeros(DIRECTIONS + 1, dtype=torch.float64)
+    H = torch.zeros(DIRECTIONS + 1, DIRECTIONS, dtype=torch.float64, device="cpu")
+    goal = torch.zeros(DIRECTIONS + 1, dtype=torch.float64, device="cpu")
     goal[0] = float(size)
     for k in range(DIRECTIONS):
         image = operator(directions[k])

@@ -38,6 +38,7 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.dual import DualLearner, PrimalLearner, Window
@@ -257,7 +258,7 @@ def settled(
     return window.targets(errors), errors
 
 
-@torch.no_grad()
+@in_plain_torch
 def iterative_targets(
     K: ArrayT,
     Y: Any,
@@ -333,7 +334,7 @@ def iterative_targets(
     return problem.give(targets)
 
 
-@torch.no_grad()
+@in_plain_torch
 def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> ArrayT:
     r"""What the offline learner predicts for each block after seeing the stream up to its end.
 

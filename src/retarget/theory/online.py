@@ -27,6 +27,7 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import factorize
 from retarget.theory.dual import DualLearner
 from retarget.theory.epochs import online_pass
@@ -36,7 +37,7 @@ from retarget.theory.response import require_lasting_start
 from retarget.theory.stability import GrowthWatch
 
 
-@torch.no_grad()
+@in_plain_torch
 def offline_coefficients(
     K: ArrayT, Y: Any, gamma: float, *, initial: Any = None, loss: Loss = "squared"
 ) -> ArrayT:
@@ -76,7 +77,7 @@ def offline_coefficients(
     return problem.give(offline_solution(problem, gamma, loss))
 
 
-@torch.no_grad()
+@in_plain_torch
 def online_coefficients(
     K: ArrayT,
     Y: Any,
@@ -120,7 +121,7 @@ def online_coefficients(
     return problem.give(online_pass(problem, learner, loss, as_count("epochs", epochs))[1])
 
 
-@torch.no_grad()
+@in_plain_torch
 def prequential_errors(
     K: ArrayT, Y: Any, learner: SGD, *, initial: Any = None, loss: Loss = "squared"
 ) -> ArrayT:
@@ -152,7 +153,7 @@ def prequential_errors(
     return problem.give(online_pass(problem, learner, loss)[0])
 
 
-@torch.no_grad()
+@in_plain_torch
 def offline_learning_curve(
     K: ArrayT, Y: Any, K_query: Any, gamma: float, stops: Sequence[int]
 ) -> ArrayT:
@@ -191,7 +192,7 @@ def offline_learning_curve(
     return result
 
 
-@torch.no_grad()
+@in_plain_torch
 def online_learning_curve(
     K: ArrayT, Y: Any, K_query: Any, learner: SGD, stops: Sequence[int]
 ) -> ArrayT:

@@ -366,7 +366,7 @@ def probes(m: int, like: Tensor) -> Tensor:
     if m <= max(EXACT_FEATURES, PROBES):
         return torch.eye(m, dtype=like.dtype, device=like.device)
     random = torch.Generator().manual_seed(0)
-    return (2 * torch.randint(0, 2, (m, PROBES), generator=random) - 1).to(like)
+    return (2 * torch.randint(0, 2, (m, PROBES), generator=random, device="cpu") - 1).to(like)
 
 
 def _traces(z: Tensor) -> float:

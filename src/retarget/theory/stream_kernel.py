@@ -100,7 +100,7 @@ class StreamKernel(ABC):
     def spread_rows(self, most: int) -> Tensor:
         """Positions of at most this many rows, evenly spaced over the stream."""
         last, count = len(self) - 1, min(len(self), most)
-        return torch.linspace(0, last, count, dtype=torch.float64).round().long()
+        return torch.linspace(0, last, count, dtype=torch.float64, device="cpu").round().long()
 
     def mean_diagonal(self) -> float:
         """The mean of k(x, x); 1 if all of them are 0."""
@@ -269,7 +269,7 @@ class DenseKernel(StreamKernel):
         K, Y = self.K, self.Y
         if n < len(self):
             generator = torch.Generator().manual_seed(seed)
-            chosen = torch.randperm(len(self), generator=generator)[:n].sort().values
+            chosen = torch.randperm(len(self), generator=generator, device="cpu")[:n].sort().values
             K, Y = K[chosen][:, chosen], Y[chosen]
         S, U = torch.linalg.eigh(K)
         shrink = 1 / (S.clamp(min=0)[:, None] + gammas)
@@ -329,7 +329,7 @@ class FeatureKernel(StreamKernel):
         super().__init__(X, Y, advance)
         self.map, size = features, features(X[:1]).shape[1]
         rows_kept = len(X) if 4 * len(X) * size <= room else 0
-        kept = torch.empty(rows_kept, size, dtype=torch.float32)
+        kept = X.new_empty((rows_kept, size), dtype=torch.float32)
         self._normal, self._moment = X.new_zeros(size, size), X.new_zeros(size, Y.shape[1])
         self._sum, self._diagonal = X.new_zeros(size), X.new_empty(len(X))
         for rows, _ in self._ranges(1):
@@ -453,7 +453,7 @@ class FeatureKernel(StreamKernel):
                 weighted = weights[rows, None] * seen.features
                 normal.addmm_(weighted.mT, seen.features)
                 moment.addmm_(weighted.mT, self.Y[rows])
-        ridge = torch.eye(len(self._sum), dtype=self.X.dtype) * gamma
+        ridge = torch.eye(len(self._sum), dtype=self.X.dtype, device=self.X.device) * gamma
         theta = torch.cholesky_solve(moment, normal_factor(normal + ridge, gamma))
         dual = (self.Y - self.values(theta)) / gamma
         return Offline(dual if weights is None else weights[:, None] * dual, theta)
@@ -474,11 +474,11 @@ class FeatureKernel(StreamKernel):
 def _by_part(C: Tensor, parts: Tensor, count: int) -> Tensor:
     """(m, count * c) the coefficients, each row's in the columns of its part."""
     spread = C.new_zeros(len(C), count, C.shape[1])
-    spread[torch.arange(len(C)), parts] = C
+    spread[torch.arange(len(C), device=C.device), parts] = C
     return spread.flatten(1)
 
 
 def _in_later_steps(gram: Tensor, batch: int) -> Tensor:
     """(m, m) a window's kernel if the column is learned in a later step than the row, else 0."""
-    step = torch.arange(len(gram)) // batch
+    step = torch.arange(len(gram), device=gram.device) // batch
     return gram * (step[:, None] < step)

@@ -27,6 +27,7 @@ from torch import Tensor
 from retarget.arrays import ArrayT, as_non_negative, panels
 from retarget.errors import PrecisionWarning, warn_caller
 from retarget.learners import SGD
+from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import next_targets
 from retarget.theory.dual import DualLearner
@@ -38,7 +39,7 @@ from retarget.theory.settling import BlockInverses, invert_blocks
 from retarget.theory.stability import MEANINGFUL, GrowthWatch
 
 
-@torch.no_grad()
+@in_plain_torch
 def targets_by_task(
     K: ArrayT,
     Y: ArrayT,

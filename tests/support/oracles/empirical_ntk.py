@@ -16,6 +16,7 @@ def gradients(module, X, names=None):
             outputs = module(x[None])[0]
         for output in outputs:
             found = torch.autograd.grad(output, chosen, retain_graph=True, allow_unused=True)
+            found = [part.to_dense() if part is not None else None for part in found]
             parts = [
                 (torch.zeros_like(value) if part is None else part).flatten()
                 for value, part in zip(chosen, found, strict=True)

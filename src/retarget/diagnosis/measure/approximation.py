@@ -46,7 +46,9 @@ def choose_features(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureM
         own = feature_map(kernel)
         if own(X[:1]).shape[1] <= max(size, X.shape[1]):
             return own
-    chosen = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:size]
+    chosen = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed), device="cpu")[
+        :size
+    ]
     return nystroem_map(kernel, X[chosen.sort().values])
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from retarget.learners import SGD
+from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import solve_lower, solve_lower_transposed
 from retarget.theory.stability import stable_limit
 from retarget.theory.stream_kernel import StreamKernel
@@ -25,7 +26,7 @@ def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
     return stable_limit(curvature, learner)
 
 
-@torch.no_grad()
+@in_plain_torch
 def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
     r"""Returns the condition number of the online system $M E = Y$, $M = I + c \circ K^L$.
 
@@ -44,7 +45,7 @@ def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
         return math.nan
     M.diagonal().fill_(1.0)
     generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(n, 1, generator=generator, dtype=M.dtype)
+    start = torch.randn(n, 1, generator=generator, dtype=M.dtype, device="cpu")
     largest = _growth(lambda v: M.mT @ (M @ v), start)
     smallest = _growth(lambda v: solve_lower(M, solve_lower_transposed(M, v)), start)
     condition = math.sqrt(largest) * math.sqrt(smallest)
@@ -72,5 +73,5 @@ def _largest_eigenvalue(blocks: Tensor) -> float:
     if blocks.shape[-1] <= LARGEST_EIGENPROBLEM:
         return float(torch.linalg.eigvalsh(blocks)[:, -1].max())
     generator = torch.Generator().manual_seed(0)
-    start = torch.rand(blocks.shape[-1], 1, generator=generator, dtype=blocks.dtype)
+    start = torch.rand(blocks.shape[-1], 1, generator=generator, dtype=blocks.dtype, device="cpu")
     return max(_growth(block.matmul, start) for block in blocks)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from retarget.diagnosis.answers import TOO_LARGE
 from retarget.diagnosis.measure.choose import choose_block, choose_gamma
@@ -20,6 +19,7 @@ from retarget.diagnosis.models.equivalent import Machine
 from retarget.diagnosis.models.runs import pass_in_order
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.settings import in_plain_torch
 from retarget.theory.stream_kernel import Advance
 
 # A network often follows only targets that are smaller than those its kernel asks for. So these are
@@ -73,7 +73,7 @@ def best_correction(
     return best and best._replace(failures=tuple(failures))
 
 
-@torch.no_grad()
+@in_plain_torch
 def candidates(
     machine: Machine, stream: Stream, options: DiagnosisOptions, block: int
 ) -> Iterator[tuple[np.ndarray, str]]:

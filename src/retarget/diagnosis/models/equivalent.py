@@ -26,6 +26,7 @@ from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
+from retarget.settings import in_plain_torch
 from retarget.theory.response import remaining_start
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, StreamKernel
 
@@ -214,7 +215,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     if not alike:
         words += " For several outputs, the mean of their kernels is used."
 
-    @torch.no_grad()
+    @in_plain_torch
     def start(rows: Tensor) -> Tensor:
         outputs: Tensor = network(rows)
         return outputs.reshape(len(rows), -1)
@@ -253,7 +254,7 @@ def squared_error_factor(loss: LossFunction, rows: int, outputs: int) -> float |
     generator = torch.Generator().manual_seed(rows)
     factors = []
     for _ in range(2):
-        p, y = torch.randn(2, rows, outputs, dtype=torch.float64, generator=generator)
+        p, y = torch.randn(2, rows, outputs, dtype=torch.float64, generator=generator, device="cpu")
         p.requires_grad_()
         try:
             with torch.enable_grad():
@@ -272,7 +273,9 @@ def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
     generator = torch.Generator().manual_seed(0)
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     change = {
-        name: torch.randn(weights[name].shape, dtype=torch.float64, generator=generator)
+        name: torch.randn(
+            weights[name].shape, dtype=torch.float64, generator=generator, device="cpu"
+        )
         for name in names
     }
 
@@ -297,7 +300,7 @@ def _outputs_are_alike(kernel: EmpiricalNTK, X: Tensor) -> bool:
         preconditioner=kernel.preconditioner,
         progress=False,
     )(X)
-    gap = full - torch.kron(K, torch.eye(len(full) // len(K), dtype=K.dtype))
+    gap = full - torch.kron(K, torch.eye(len(full) // len(K), dtype=K.dtype, device=K.device))
     return float(gap.abs().max()) <= SMALL * float(K.abs().max())
 
 
@@ -320,7 +323,7 @@ def open_description(description: Description, X: Tensor, Y: Tensor) -> Machine:
     return Machine(description.learner, DenseKernel(kernel, X, Y - start), start)
 
 
-@torch.no_grad()
+@in_plain_torch
 def predicted_movement(machine: Machine) -> np.ndarray | None:
     """Returns (n, c) how far theory moves each row's prediction from after its step to the end.
 
@@ -329,7 +332,7 @@ def predicted_movement(machine: Machine) -> np.ndarray | None:
     learner, kernel, start = machine
     n = len(kernel)
     left = start.new_tensor(remaining_start(learner, n))[:, None]
-    next_step = (torch.arange(n) // learner.batch_size + 1) * learner.batch_size
+    next_step = (torch.arange(n, device="cpu") // learner.batch_size + 1) * learner.batch_size
     run = OnlineRun(kernel, learner, kernel.Y + (1 - left[:-1]) * start, after_steps=True)
     follow(kernel, [run], learner.batch_size)
     if run.coefficients is None or run.after_steps is None:

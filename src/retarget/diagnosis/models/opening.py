@@ -149,7 +149,7 @@ def _adapted_network(
     module = copy.deepcopy(module)
     if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
         with torch.no_grad():  # lazy layers get the number of features from a first row
-            module(torch.zeros(1, stream.X.shape[1]))
+            module(torch.zeros(1, stream.X.shape[1], device="cpu"))
     optimizer = torch.optim.SGD(
         [parameter for parameter in module.parameters() if parameter.requires_grad],
         lr=options.learner.rate(0),

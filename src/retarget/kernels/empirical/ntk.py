@@ -29,6 +29,7 @@ from retarget.kernels.empirical.plan import (
     EmpiricalPlan,
     GradientMode,
     Outputs,
+    RuleError,
     make_plan,
     sketched,
     with_split_products,
@@ -50,12 +51,13 @@ from retarget.samples import (
     failure_explained,
     leaves,
     library_of,
+    require_finite_samples,
     require_finite_weights,
     require_network,
     take,
     with_type_of,
 )
-from retarget.settings import full_precision
+from retarget.settings import full_precision, in_plain_torch
 from retarget.text import amount_of_memory, as_seed
 
 # Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
@@ -215,7 +217,7 @@ class EmpiricalNTK(Kernel):
 
     The module must treat samples one by one and give the same answer twice: call `module.eval()` if
     it has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
-    (`requires_grad=False`) are left out.
+    (`requires_grad=False`) are left out. Autocast is off inside, and inference mode too.
 
     Parameters that are only used by `linear`, `conv2d`, `embedding`, norms, products and sums (so
     by Linear, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and BatchNorm, any number of
@@ -230,8 +232,10 @@ class EmpiricalNTK(Kernel):
 
     and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Positions that no
     output depends on are left out if every sample has equally many (as in a last block that
-    only passes on its first token). Other parameters take `torch.func`'s Jacobian, as all do with
-    `mode="jacobian"`.
+    only passes on its first token). Other parameters take a Jacobian, as all do with
+    `mode="jacobian"`: by `torch.func`, or one gradient at a time where it is not known to be right.
+    Where later samples use parameters in another way than the first few, every gradient is
+    computed by itself, which is slow.
 
     Args:
         module: Any module that returns a matrix of outputs (n, c) for n samples, alone or as the
@@ -354,7 +358,7 @@ class EmpiricalNTK(Kernel):
         result: ArrayT = give_back(self.features_and_outputs(A)[0], library_of(A))
         return result
 
-    @torch.no_grad()
+    @in_plain_torch
     def features_and_outputs(self, A: Any) -> tuple[Tensor, Tensor]:
         """The same as a tensor, and all outputs of the network (n, c) from the same pass."""
         if self.outputs == "full":
@@ -370,6 +374,7 @@ class EmpiricalNTK(Kernel):
             require_finite_weights(self.module.state_dict())  # else a caller names the sample
         return found
 
+    @in_plain_torch
     def factors(self) -> dict[str, Tensor] | None:
         """The current preconditioner, by the parameters' names; None without one."""
         if self.preconditioner is None:
@@ -409,7 +414,7 @@ class EmpiricalNTK(Kernel):
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
         K = self._assembled(A, lambda assembly: assembly.symmetric_gram(A), n / 2, n, n)
-        return self._without_overflow(mirror_lower(K))
+        return self._without_overflow(mirror_lower(K), A)
 
     def _gram(self, A: Samples, B: Samples) -> Tensor:
         n, m = count(A), count(B)
@@ -420,12 +425,12 @@ class EmpiricalNTK(Kernel):
         reuse = max(1, n * m / (n + m))
         with failure_explained(B):  # only A has been tried
             K = self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
-        return self._without_overflow(K)
+        return self._without_overflow(K, A, B)
 
     def _diag(self, A: Samples) -> Tensor:
         if not count(A):
             return self._like().new_zeros(0, dtype=self._dtype())
-        return self._without_overflow(self._assembled(A, lambda assembly: assembly.diagonal(A)))
+        return self._without_overflow(self._assembled(A, lambda assembly: assembly.diagonal(A)), A)
 
     def _assembled(
         self,
@@ -437,23 +442,30 @@ class EmpiricalNTK(Kernel):
     ) -> ResultT:
         """Runs `compute` on a new `Assembly` for this many rows and columns of samples."""
 
-        def run(private: bool, packed: bool = True) -> ResultT:
+        def run(private: bool, packed: bool = True, rules: bool = True) -> ResultT:
             try:
-                plan = self._plan(samples, reuse, packed, private)
+                plan = self._plan(samples, reuse, packed, private, rules)
                 return compute(Assembly(plan, rows, columns, self.max_memory, self.progress))
             except MoreLivePositionsError:  # than in the samples that it was tried on
                 return run(private, packed=False)
+            except RuleError:
+                return run(private, rules=False)
 
         with full_precision(self._like().device):
             return undisturbed(self.module, run)
 
     def _plan(
-        self, samples: Samples, reuse: float, packed: bool = True, private: bool = True
+        self,
+        samples: Samples,
+        reuse: float,
+        packed: bool = True,
+        private: bool = True,
+        rules: bool = True,
     ) -> EmpiricalPlan:
         """What to compute, if each sample's factors serve `reuse` pairs of samples."""
         network = Network.from_module(self.module, self._parameters(), self.factors(), private)
         like, dtype = self._like(), self._dtype()
-        plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed)
+        plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed, rules)
         if self.sketch is not None:
             self.layout = plan.layout
             return sketched(plan, self.sketch, self.seed)
@@ -465,11 +477,13 @@ class EmpiricalNTK(Kernel):
     def _dtype(self) -> torch.dtype:
         return self._like().dtype if self.accumulate is None else self.accumulate
 
-    def _without_overflow(self, result: Tensor) -> Tensor:
+    def _without_overflow(self, result: Tensor, *samples: Samples) -> Tensor:
         try:
             require_no_overflow(result)
         except ResultOverflowError as error:
             require_finite_weights(self.module.state_dict())
+            for each in samples:
+                require_finite_samples(each)
             instead = "" if result.dtype == torch.float64 else ", or accumulate=torch.float64"
             raise ResultOverflowError(
                 f"the kernel overflows {str(result.dtype).removeprefix('torch.')}: the module's "

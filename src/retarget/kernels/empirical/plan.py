@@ -3,8 +3,6 @@
 They also show whether the module has a tangent kernel: each output a function of its own sample.
 """
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,7 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.empirical.recording import Chunk, GradientReduction, Network, Recording
+from retarget.kernels.empirical.recording import (
+    Chunk,
+    GradientReduction,
+    Network,
+    Recording,
+    Ways,
+    alike,
+    derivatives,
+    require_alike,
+    tolerance,
+)
 from retarget.kernels.empirical.terms import (
     Factors,
     FeatureTerm,
@@ -34,6 +42,7 @@ from retarget.kernels.empirical.uses import (
     LinearUse,
     LookedUp,
     Multiplied,
+    Use,
     names_of,
 )
 from retarget.samples import (
@@ -42,6 +51,7 @@ from retarget.samples import (
     failure_explained,
     leaves,
     mapped,
+    portions,
     require_finite_outputs,
     take,
 )
@@ -53,7 +63,13 @@ PROBED = 3  # samples to try a module on: a first, a last and one between
 # What it costs to multiply two numbers of the products of pairs, and to add that to the kernel, in
 # multiply-adds of a matrix product: 40 to 170 on one core of a Xeon, as they wait for memory.
 PAIR_OVERHEAD = 64
+# A part of a gradient that is smaller than this share of the whole, in last digits, is rounding.
+LAST_DIGITS = 100
 WRITING = 64  # likewise, the cost of writing one number of a gradient
+
+
+class RuleError(Exception):
+    """A rule does not give the gradients of these samples, as it did of those that were tried."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,9 @@ class EmpiricalPlan:
     Attributes:
         rows: Rows of the kernel matrix for each sample.
         scale: The factor on the sum over the outputs.
-        reductions: What terms keep of the outputs' gradients by their layers' results.
+        ruled: The terms that keep something of the outputs' gradients by their layers' results.
+        ways: How the layers with a rule were used by the samples that were tried.
+        names: All parameters that are covered.
         example: Each term's factors, for one sample.
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed, besides the factors.
@@ -76,7 +94,9 @@ class EmpiricalPlan:
     rows: int
     scale: float
     terms: tuple[Term, ...]
-    reductions: Mapping[LayerNames, GradientReduction]
+    ruled: tuple[GradientTerm | PairTerm, ...]
+    ways: Mapping[LayerNames, Ways]
+    names: frozenset[str]
     example: tuple[Factors, ...]
     dtype: torch.dtype
     working: int
@@ -107,14 +127,37 @@ class EmpiricalPlan:
         self, samples: Samples, places: Mapping[LayerNames, Tensor] | None = None
     ) -> tuple[list[Factors], Tensor]:
         """The same in new arrays, except for these `places`, and all of the network's outputs."""
-        chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places or {})
-        if any(layer not in chunk.recording.layers for layer in self.reductions):
-            raise InvalidInputError(
-                "the module took a different path for later samples than for the first; expected "
-                "the same layers for all: use mode='jacobian', or wrap the part you mean in a "
-                "module"
-            )
-        return _factors(self.terms, chunk, self.dtype), chunk.recording.outputs.detach()
+        reductions = {term.layer: term.reduce for term in self.ruled}
+        chunk = Chunk(self.network, samples, self.chosen, reductions, self.widen, places or {})
+        recording = chunk.recording
+        others = any(recording.ways.get(layer) != way for layer, way in self.ways.items())
+        if others or not recording.reached <= self.names:
+            raise RuleError
+        sums = None
+        if self.ruled and not recording.graph.is_known:  # before the graph is used up
+            sums = _gradients(self.network, recording, self.chosen)
+        factors = _factors(self.terms, chunk, self.dtype)
+        if sums is not None:
+            self._require_sums(chunk, sums)
+        return factors, recording.outputs.detach()
+
+    def _require_sums(self, chunk: Chunk, sums: Mapping[str, Tensor]) -> None:
+        """Compares each layer's gradients of all samples and outputs with autograd's, in a sum.
+
+        The weights are random, so that no two errors cancel.
+        """
+        of_samples, of_outputs = _mixture(chunk.recording, self.chosen)
+        whole = torch.stack([each.norm() for each in sums.values()]).norm() if sums else 0.0
+        for term in self.ruled:
+            ours = term.total(chunk, of_samples * of_outputs)
+            theirs = []
+            for name in names_of(term.layer):
+                root = self.network.roots.get(name)
+                gradient = sums.get(name, torch.zeros_like(self.network.parameters[name]))
+                theirs.append(gradient if root is None else gradient * root)
+            use = chunk.recording.layers[term.layer][0]
+            if not _agree(ours, _joined(use, theirs).flatten(), whole):
+                raise RuleError
 
 
 def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Factors]:
@@ -135,34 +178,39 @@ def make_plan(
     dtype: torch.dtype,
     reuse: float,
     packed: bool = True,
+    rules: bool = True,
 ) -> EmpiricalPlan:
     """Tries the network on a few of the samples, and chooses the form of each layer's part.
 
     Products have this dtype, and each sample's factors serve `reuse` pairs of samples. If `packed`,
     positions that no output depends on may be left out: all of the samples then need as many as
-    those that were tried, or `MoreLivePositionsError` is raised.
+    those that were tried, or `MoreLivePositionsError` is raised. Without `rules`, autograd computes
+    every gradient of every sample by itself.
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules may call view
     require_settled_layers(network.module)
     trial = _trial(network, few)
     chosen, full = _chosen(outputs, trial.outputs.shape[1]), outputs == "full"
-    used = _used(network, trial, chosen)
+    used = _gradients(network, trial, chosen)
+    if not used and rules:
+        _require_use(network, samples)
+        raise RuleError
     chunk = Chunk(network, few, chosen, {}, trial.widened)
     chunk.recording = trial
-    g = chunk.gradients(_candidates(trial), _seed(trial, chosen, alike=True))
-    ruled = [] if mode == "jacobian" else _confirmed(chunk, g, used)
+    g = chunk.gradients(trial.ways, _seed(trial, chosen, alike=True))
+    ruled = _confirmed(chunk, g, used) if rules and mode == "structured" else []
     rest = [name for name in used if not any(name in layer for layer in ruled)]
+    if not rules:
+        rest = list(network.parameters)
     terms = [
         _form(chunk, layer, g[layer], full, reuse, _live_positions(g[layer]) if packed else None)
         for layer in ruled
     ]
-    reductions = {
-        term.layer: term.reduce for term in terms if isinstance(term, GradientTerm | PairTerm)
-    }
+    written = tuple(term for term in terms if isinstance(term, GradientTerm | PairTerm))
     if rest:
-        terms.append(JacobianTerm(rest, full))
-    first = _first(chunk, ruled, reductions, g)
+        terms.append(JacobianTerm(rest, full, one_by_one=not rules))
+    first = _first(chunk, ruled, {term.layer: term.reduce for term in written}, g)
     example = tuple(
         tuple(part[:1].clone() for part in parts) for parts in _factors(terms, first, dtype)
     )
@@ -173,7 +221,9 @@ def make_plan(
         rows=len(chosen) if full else 1,
         scale=1 / len(chosen) if mean else 1.0,
         terms=tuple(terms),
-        reductions=reductions,
+        ruled=written,
+        ways={layer: trial.ways[layer] for layer in ruled},
+        names=frozenset(rest).union(*map(names_of, ruled)),
         example=example,
         dtype=dtype,
         working=_working(chunk, terms, example, g),
@@ -241,35 +291,17 @@ def _trial(network: Network, few: Samples) -> Recording:
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
         with failure_explained(few):
             trial = network.record(few, widen=False)
-    require_finite_outputs(trial.outputs, network.parameters | network.others | network.buffers)
+    weights = network.parameters | network.others | network.buffers
+    require_finite_outputs(trial.outputs, weights, few)
     again = list(reversed(range(count(few))))
     batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # among other neighbors
     with torch.no_grad():
         outputs = torch.cat([network(take(few, batch)) for batch in batches])
     rows = [i for batch in batches for i in batch]
-    if trial.widened and not _alike(outputs, trial.outputs[rows]):
+    if trial.widened and not alike(outputs, trial.outputs[rows].detach()):
         trial = network.record(few, widen=False)
-    if not _alike(outputs, trial.outputs[rows]):
-        gap = (outputs - trial.outputs[rows]).abs().max().item()
-        raise InvalidInputError(
-            f"the outputs for a sample differ by {gap:.3g} between two batches with different "
-            "other samples; expected outputs that depend only on their own sample and are not "
-            "random: call module.eval(), or leave out layers that mix samples"
-        )
+    require_alike(outputs, trial.outputs[rows].detach())
     return trial
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether the same outputs, computed in two ways, differ by no more than rounding."""
-    if one.shape != other.shape:
-        return False
-    gap = (one - other).abs().max().item()
-    return bool(gap <= _tolerance(one) * other.abs().max().item())
-
-
-def _tolerance(values: Tensor) -> float:
-    """The relative difference that rounding may make if values are computed in two ways."""
-    return math.sqrt(torch.finfo(values.dtype).eps)
 
 
 def _chosen(outputs: Outputs, count: int) -> range:
@@ -283,35 +315,33 @@ def _chosen(outputs: Outputs, count: int) -> range:
     return chosen
 
 
-def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor]:
+def _gradients(network: Network, recording: Recording, chosen: range) -> dict[str, Tensor]:
     """The gradient of a random mixture of the outputs, by each parameter that it depends on."""
-    found: Sequence[Tensor | None] = [None] * len(network.parameters)
-    if trial.outputs.requires_grad:
-        found = torch.autograd.grad(
-            trial.outputs,
-            list(network.parameters.values()),
-            _seed(trial, chosen, alike=False),
-            retain_graph=True,
-            allow_unused=True,
-        )
-    gradients = {
-        name: gradient
-        for name, gradient in zip(network.parameters, found, strict=True)
-        if gradient is not None
-    }
-    if not gradients:
-        raise InvalidInputError(
-            f"the outputs depend on none of the parameters {', '.join(network.parameters)}; "
-            "expected parameters that the forward pass uses"
-        )
-    return gradients
+    if not recording.outputs.requires_grad:
+        return {}
+    by, seed = list(network.parameters.values()), _seed(recording, chosen, alike=False)
+    found = zip(network.parameters, derivatives(recording.outputs, by, seed), strict=True)
+    return {name: gradient for name, gradient in found if gradient is not None}
+
+
+def _require_use(network: Network, samples: Samples) -> None:
+    """Raises if none of the parameters is used for any of the samples."""
+    for some in portions(samples, PROBED):
+        if network.record(some, widen=False).outputs.requires_grad:
+            return
+    raise InvalidInputError(
+        f"the outputs depend on none of the parameters {', '.join(network.parameters)}; "
+        "expected parameters that the forward pass uses"
+    )
 
 
 def _mixture(trial: Recording, chosen: range) -> tuple[Tensor, Tensor]:
     """Random weights of the samples (n, 1) and of the outputs (1, c)."""
     random = torch.Generator().manual_seed(0)  # on the CPU: the same for all devices
     shapes = (len(trial.outputs), 1), (1, len(chosen))
-    drawn = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
+    drawn = [
+        torch.randn(shape, generator=random, dtype=torch.float64, device="cpu") for shape in shapes
+    ]
     return drawn[0].to(trial.outputs), drawn[1].to(trial.outputs)
 
 
@@ -321,18 +351,6 @@ def _seed(trial: Recording, chosen: range, alike: bool) -> Tensor:
     seed = torch.zeros_like(trial.outputs)
     seed[:, chosen] = of_outputs if alike else of_samples * of_outputs
     return seed
-
-
-def _candidates(trial: Recording) -> list[LayerNames]:
-    """Layers whose parameters are used in no other way and, it seems, sample by sample."""
-    used = Counter(name for layer in trial.layers for name in names_of(layer))
-    return [
-        layer
-        for layer, uses in trial.layers.items()
-        if all(used[name] == 1 and name not in trial.elsewhere for name in names_of(layer))
-        and all(use.has_rows() for use in uses)
-        and len({type(use) for use in uses}) == 1
-    ]
 
 
 def _confirmed(
@@ -349,10 +367,21 @@ def _confirmed(
             continue
         use = chunk.recording.layers[layer][0]
         ours = use.total(chunk.inputs(layer), g * of_samples[:, :, None, None])
-        theirs = torch.cat([use.by_row(used[name], len(ours)) for name in names_of(layer)], 1)
-        if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
+        if _agree(ours.flatten(), _joined(use, [used[name] for name in names_of(layer)]).flatten()):
             confirmed.append(layer)
     return confirmed
+
+
+def _joined(use: Use, values: Sequence[Tensor]) -> Tensor:
+    """The values of a layer's parameters in the order of its features."""
+    rows = min(each.numel() for each in values)  # a bias has one a row
+    return torch.cat([use.by_row(each, rows) for each in values], 1)
+
+
+def _agree(ours: Tensor, theirs: Tensor, whole: Tensor | float = 0.0) -> bool:
+    """Whether gradients differ by no more than rounding, as a part of one of this length."""
+    least = LAST_DIGITS * torch.finfo(theirs.dtype).eps * whole
+    return bool((ours - theirs).norm() <= tolerance(theirs) * theirs.norm() + least)
 
 
 def _first(
@@ -384,13 +413,13 @@ def _form(
     chunk: Chunk, layer: LayerNames, g: Tensor, full: bool, reuse: float, live: int | None
 ) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
-    uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
+    uses = chunk.recording.layers[layer]
     use, c = uses[0], len(chunk.chosen)
-    last = use.edge.node is outputs.grad_fn and use.edge.output_nr == outputs.output_nr
+    last = chunk.recording.is_output(use)
     i = chunk.inputs(layer).shape[3]
     _, groups, o, p = g.shape
     vocabulary = use.vocabulary if isinstance(use, LookedUp) else None
-    root = _root(chunk, layer, groups * o if vocabulary is None else vocabulary)
+    root = _root(chunk, layer)
     if last and len(uses) == 1 and isinstance(use, LinearUse) and root is None:
         return ReadoutTerm(layer, full, c)
     p = p if live is None else live
@@ -404,14 +433,14 @@ def _form(
     return PairTerm(layer, full, live, vocabulary, c)
 
 
-def _root(chunk: Chunk, layer: LayerNames, rows: int) -> Tensor | None:
+def _root(chunk: Chunk, layer: LayerNames) -> Tensor | None:
     """(features,) a preconditioner's roots by gradient, unless they scale the inputs."""
     roots, use = chunk.network.roots, chunk.recording.layers[layer][0]
     if not roots or (chunk.has_single_roots(layer) and not isinstance(use, LookedUp)):
         return None
     parameters = chunk.network.parameters
     whole = [roots[name].expand_as(parameters[name]) for name in names_of(layer)]
-    return torch.cat([use.by_row(each, rows) for each in whole], 1).flatten()
+    return _joined(use, whole).flatten()
 
 
 def _working(
@@ -437,4 +466,4 @@ def _positions(trial: Recording) -> int:
     uses = [use for uses in trial.layers.values() for use in uses]
     dense = [use.zeros.shape[:-1].numel() // use.n for use in uses if isinstance(use, LinearUse)]
     convolved = [use.zeros.shape[2:].numel() for use in uses if isinstance(use, Convolved)]
-    return max([*dense, *convolved], default=1)
+    return max([1, *dense, *convolved])

@@ -6,6 +6,8 @@ that functional use, subclasses and tied weights are all covered. The module is 
 hook is registered, and a private copy runs on stand-ins for its parameters and buffers.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ from torch._C import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from retarget.errors import InvalidInputError
+from retarget.kernels.empirical.graph import Graph
 from retarget.kernels.empirical.private import (
     NotPrivateError,
     is_keras,
@@ -29,11 +33,21 @@ from retarget.kernels.empirical.private import (
     undisturbed,
 )
 from retarget.kernels.empirical.uses import RULES, LayerNames, Use, names_of
-from retarget.samples import Samples, count, leaves, outputs_of, unfit_outputs
+from retarget.samples import (
+    Samples,
+    count,
+    failure_explained,
+    leaves,
+    outputs_of,
+    unfit_outputs,
+)
 
 # Reduces one output's gradients by a layer's results (n, groups, features, positions) to what is
 # kept of them: in the array (n, ...) that it is given, or in a new one.
 GradientReduction = Callable[["Chunk", Tensor, Tensor | None], Tensor]
+# How a layer is used in a pass: for each use its kind, the numbers of its result for one sample,
+# and whether the result is the network's output.
+Ways = tuple[tuple[type[Use], int, bool], ...]
 
 
 class Recording(TorchFunctionMode):
@@ -87,6 +101,41 @@ class Recording(TorchFunctionMode):
             self._over = True
             if _len_torch_function_stack() > others:
                 _pop_torch_function_stack()
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What the outputs were computed by."""
+        return Graph.of(self.outputs)
+
+    @property
+    def reached(self) -> set[str]:
+        """The parameters that the outputs depend on, in whatever way."""
+        return {self._names[leaf] for leaf in self.graph.edges if leaf in self._names}
+
+    @cached_property
+    def ways(self) -> dict[LayerNames, Ways]:
+        """The layers whose parameters are used in no other way and, it seems, sample by sample."""
+        used = Counter(name for layer in self.layers for name in names_of(layer))
+        edges = Counter({self._names.get(leaf): n for leaf, n in self.graph.edges.items()})
+        ways = {}
+        for layer, uses in self.layers.items():
+            names = names_of(layer)
+            seen = sum(use.edge.node in self.graph.nodes for use in uses)
+            if (
+                all(used[name] == 1 and name not in self.elsewhere for name in names)
+                and all(edges[name] <= seen for name in names)  # none that was not noted
+                and all(use.has_rows() for use in uses)
+                and len({type(use) for use in uses}) == 1
+            ):
+                ways[layer] = tuple(
+                    (type(use), use.zeros.numel() // use.n, self.is_output(use)) for use in uses
+                )
+        return ways
+
+    def is_output(self, use: Use) -> bool:
+        """Whether the result of this use is the network's output itself."""
+        outputs = self.outputs
+        return use.edge.node is outputs.grad_fn and use.edge.output_nr == outputs.output_nr
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -171,7 +220,7 @@ class Network:
         With `private`, it is copied first, so that other threads may use it meanwhile.
         """
         wanted = set(wanted)
-        others = {name: value.detach() for name, value in module.named_parameters()}
+        others = {name: _detached(value) for name, value in module.named_parameters()}
         parameters = {n: others.pop(n).requires_grad_() for n in list(others) if n in wanted}
         buffers = {name: value.detach() for name, value in module.named_buffers()}
         roots = {name: factor.sqrt() for name, factor in (factors or {}).items()}
@@ -203,6 +252,48 @@ class Network:
         if outputs.ndim != 2:
             raise unfit_outputs(outputs, count(samples))
         return outputs
+
+
+def _detached(value: Tensor) -> Tensor:
+    """The tensor without a graph; a copy if it was made in inference mode, which allows none."""
+    return value.detach().clone() if value.is_inference() else value.detach()
+
+
+def derivatives(
+    outputs: Tensor, by: Sequence[Tensor], seed: Tensor, retain: bool = True
+) -> list[Tensor | None]:
+    """The gradients of outputs, weighted by the seed: dense, and None where none depends on it."""
+    found = torch.autograd.grad(outputs, by, seed, retain_graph=retain, allow_unused=True)
+    return [each if each is None else _dense(each) for each in found]
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """A sparse embedding has a sparse gradient."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    """Whether the same outputs, computed in two ways, differ by no more than rounding."""
+    if one.shape != other.shape:
+        return False
+    gap = (one - other).abs().max().item()
+    return bool(gap <= tolerance(one) * other.abs().max().item())
+
+
+def tolerance(values: Tensor) -> float:
+    """The relative difference that rounding may make if values are computed in two ways."""
+    return math.sqrt(torch.finfo(values.dtype).eps)
+
+
+def require_alike(outputs: Tensor, others: Tensor) -> None:
+    """Rejects outputs for the same samples that depend on the samples beside them."""
+    if not alike(outputs, others):
+        gap = (outputs - others).abs().max().item()
+        raise InvalidInputError(
+            f"the outputs for a sample differ by {gap:.3g} between two batches with different "
+            "other samples; expected outputs that depend only on their own sample and are not "
+            "random: call module.eval(), or leave out layers that mix samples"
+        )
 
 
 def outputs_with(module: nn.Module, samples: Samples, weights: Mapping[str, Tensor]) -> Tensor:
@@ -258,7 +349,8 @@ class Chunk:
     @cached_property
     def recording(self) -> Recording:
         """The one forward pass, with every use of a parameter in it."""
-        return self.network.record(self.samples, self.widen)
+        with failure_explained(self.samples):
+            return self.network.record(self.samples, self.widen)
 
     @cached_property
     def kept(self) -> dict[LayerNames, Tensor]:

@@ -28,10 +28,10 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 from torch.nn import functional
 
-from retarget.kernels.empirical.recording import Chunk
+from retarget.kernels.empirical.recording import Chunk, alike, derivatives, require_alike
 from retarget.kernels.empirical.uses import LayerNames
-from retarget.samples import count, leaves, mapped, take, with_leaves
-from retarget.settings import plain_attention
+from retarget.samples import count, failure_explained, leaves, mapped, take, with_leaves
+from retarget.settings import plain_attention, quiet_batching
 
 Factors = tuple[Tensor, ...]
 
@@ -129,6 +129,10 @@ class GradientTerm(FeatureTerm):
         F = chunk.kept[self.layer]
         return (F if self.full else F.flatten(1)[:, None],)
 
+    def total(self, chunk: Chunk, weights: Tensor) -> Tensor:
+        """(features,) the sum of all gradients, with a weight for each sample and output (n, c)."""
+        return weights.flatten() @ chunk.kept[self.layer].flatten(0, 1)
+
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, features) one output's gradients."""
         a = chunk.scaled_inputs(self.layer)
@@ -171,24 +175,33 @@ def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
 
 
 class JacobianTerm(FeatureTerm):
-    """Gradients of parameters without a rule, however they are used, by `torch.func`.
+    """Gradients of parameters without a rule, however they are used.
 
-    If the module has code that vmap cannot follow (it looks at a mask's numbers, say), autograd
-    computes them sample by sample.
+    `torch.func` computes them for many samples at once, if it is known to do so correctly.
+    Otherwise, or if the module has code that vmap cannot follow (it looks at a mask's numbers,
+    say), autograd computes them one by one.
+
+    Args:
+        names: The parameters.
+        full: Whether each output has a row of its own.
+        one_by_one: Whether to use autograd in any case.
     """
 
-    def __init__(self, names: Sequence[str], full: bool) -> None:
+    def __init__(self, names: Sequence[str], full: bool, one_by_one: bool = False) -> None:
         self.names, self.full = tuple(names), full
-        self._by_sample = False
+        self._alone = one_by_one
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the Jacobian."""
-        if not self._by_sample:
+        self._alone = self._alone or not chunk.recording.graph.is_known
+        if not self._alone:
             try:
-                F = self._at_once(chunk)
-            except (RuntimeError, ValueError):
-                self._by_sample = True
-        if self._by_sample:
+                F, outputs = self._at_once(chunk)
+            except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
+                self._alone = True
+            else:
+                self._alone = not alike(outputs, _outputs_of(chunk))
+        if self._alone:
             F = self._one_by_one(chunk)
         roots, parameters = chunk.network.roots, chunk.network.parameters
         if roots:
@@ -196,33 +209,47 @@ class JacobianTerm(FeatureTerm):
             F = F * torch.cat(whole)
         return (F if self.full else F.flatten(1)[:, None],)
 
-    def _at_once(self, chunk: Chunk) -> Tensor:
+    def _at_once(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
         network, chosen = chunk.network, list(chunk.chosen)
         fixed = {name: value.detach() for name, value in network.parameters.items()}
 
-        def outputs(parameters: dict[str, Tensor], *sample: Tensor) -> Tensor:
+        def outputs(parameters: dict[str, Tensor], *sample: Tensor) -> tuple[Tensor, Tensor]:
             samples = mapped(lambda leaf: leaf[None], with_leaves(chunk.samples, sample))
-            return network(samples, {**fixed, **parameters})[0, chosen]
+            result = network(samples, {**fixed, **parameters})[0]
+            return result[chosen], result.detach()
 
         wanted = {name: fixed[name] for name in self.names}
         parts = leaves(chunk.samples)
-        with plain_attention:
-            jacobian = vmap(jacrev(outputs), in_dims=(None, *[0] * len(parts)))(wanted, *parts)
+        with plain_attention, quiet_batching:
+            gradients = vmap(jacrev(outputs, has_aux=True), in_dims=(None, *[0] * len(parts)))
+            jacobian, found = gradients(wanted, *parts)
         shape = len(parts[0]), len(chosen), -1
-        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
+        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2), found
 
     def _one_by_one(self, chunk: Chunk) -> Tensor:
-        network, rows = chunk.network, []
+        network, n, c = chunk.network, count(chunk.samples), len(chunk.chosen)
         wanted = [network.parameters[name] for name in self.names]
-        for i in range(count(chunk.samples)):
-            with torch.enable_grad():
-                outputs = network(take(chunk.samples, slice(i, i + 1)))[0].unbind()
-            for k in chunk.chosen:
-                found = torch.autograd.grad(
-                    outputs[k], wanted, retain_graph=True, materialize_grads=True
-                )
-                rows.append(torch.cat([each.flatten() for each in found]))
-        return torch.stack(rows).view(count(chunk.samples), len(chunk.chosen), -1)
+        width = sum(each.numel() for each in wanted)
+        F, alone = network.like.new_zeros((n, c, width)), []
+        for i in range(n):
+            sample = take(chunk.samples, slice(i, i + 1))
+            with torch.enable_grad(), failure_explained(sample):
+                outputs = network(sample)
+            alone.append(outputs.detach())
+            for row, k in enumerate(chunk.chosen if outputs.requires_grad else ()):
+                seed = torch.zeros_like(outputs)
+                seed[:, k] = 1
+                places = torch.split(F[i, row], [each.numel() for each in wanted])
+                for place, g in zip(places, derivatives(outputs, wanted, seed), strict=True):
+                    if g is not None:
+                        place.copy_(g.flatten())
+        require_alike(torch.cat(alone), _outputs_of(chunk))
+        return F
+
+
+def _outputs_of(chunk: Chunk) -> Tensor:
+    """(n, c) the outputs of the chunk's own samples: the first ones of its pass."""
+    return chunk.recording.outputs[: count(chunk.samples)].detach()
 
 
 @dataclass(frozen=True)
@@ -254,6 +281,12 @@ class PairTerm(Term):
             g = g.take_along_dim(at[:, None, :, None], 2)
         a = chunk.scaled_inputs(self.layer, at)[:, 0]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
+
+    def total(self, chunk: Chunk, weights: Tensor) -> Tensor:
+        """(features,) the sum of all gradients, with a weight for each sample and output (n, c)."""
+        use = chunk.recording.layers[self.layer][0]
+        g = torch.einsum("nc,ncpo->nop", weights, chunk.kept[self.layer])
+        return use.total(chunk.scaled_inputs(self.layer), g[:, None]).flatten()
 
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, positions, results) one output's g."""
@@ -449,8 +482,8 @@ def _draw(
     """
     random = torch.Generator().manual_seed(seed + 1_000_003 * place)
     heap = -(-width // size)
-    dealt = torch.randperm(heap * size, generator=random)
-    signs = 2 * torch.randint(0, 2, (heap * size,), generator=random) - 1
+    dealt = torch.randperm(heap * size, generator=random, device="cpu")
+    signs = 2 * torch.randint(0, 2, (heap * size,), generator=random, device="cpu") - 1
     signs = (signs * (dealt < width)).to(torch.int8)
     return dealt.clamp(max=width - 1).to(device), signs.to(device)
 
@@ -462,7 +495,7 @@ _slots = lru_cache(maxsize=64)(_draw)
 def _buckets(width: int, size: int, seed: int, place: int) -> tuple[Tensor, Tensor]:
     """The bucket of each feature, and its sign."""
     index, drawn = _draw(width, size, seed, place, torch.device("cpu"))
-    heap = torch.arange(len(index), dtype=torch.int32) // (len(index) // size)
+    heap = torch.arange(len(index), dtype=torch.int32, device="cpu") // (len(index) // size)
     buckets, signs = heap.new_empty(width), drawn.new_empty(width)
     full = drawn != 0
     buckets[index[full]], signs[index[full]] = heap[full], drawn[full]
@@ -479,20 +512,20 @@ def sketch_by_parameter(
     """
     sizes = [each.numel() for each in parameters.values()]
     total = sum(sizes)
-    split_up = torch.split(torch.arange(total), sizes)
+    split_up = torch.split(torch.arange(total, device="cpu"), sizes)
     numbers = {
         name: numbers.view(each.shape)
         for (name, each), numbers in zip(parameters.items(), split_up, strict=True)
     }
-    buckets = torch.zeros(outputs * total, dtype=torch.int64)
-    signs = torch.zeros(outputs * total, dtype=torch.int8)
+    buckets = torch.zeros(outputs * total, dtype=torch.int64, device="cpu")
+    signs = torch.zeros(outputs * total, dtype=torch.int8, device="cpu")
     for place, (names, order) in enumerate(layout.terms):
         parts = [numbers[name] for name in names]
         if order == "columns":
             parts = [part.mT if part.ndim == 2 else part for part in parts]
         rows = 1 if order == "flat" else min(part.numel() for part in parts)  # a bias has one a row
         features = torch.cat([part.reshape(rows, -1) for part in parts], 1).flatten()
-        features = (total * torch.arange(outputs)[:, None] + features).flatten()
+        features = (total * torch.arange(outputs, device="cpu")[:, None] + features).flatten()
         drawn, signs[features] = _buckets(len(features), size, seed, place)
         buckets[features] = drawn.long()
     return buckets.view(outputs, total), signs.view(outputs, total)

@@ -66,8 +66,8 @@ class _Writer:
 
 def probe() -> None:
     """Compiles and runs the smallest of the loops: an error here means that none will run."""
-    target = torch.empty(LANES).numpy()
-    loops.spread(torch.arange(float(LANES)).numpy(), 3, target)
+    target = torch.empty(LANES, device="cpu").numpy()
+    loops.spread(torch.arange(float(LANES), device="cpu").numpy(), 3, target)
     if not (target == 3).all():
         raise RuntimeError("a compiled loop gave wrong numbers")
 
@@ -185,10 +185,10 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
     blocks = -(-n // LANES)
     size = samples[0].numel()
     # torch's memory starts at a cache line, NumPy's does not
-    packed = torch.zeros((blocks, LANES, size), dtype=samples.dtype)
+    packed = samples.new_zeros((blocks, LANES, size))
     packed.view(-1, size)[:n] = samples.reshape(n, size)
     lanes = packed.mT.contiguous().view(blocks, size * LANES).numpy()
-    deviations = torch.zeros((blocks, program.deviations_size), dtype=samples.dtype).numpy()
+    deviations = samples.new_zeros((blocks, program.deviations_size)).numpy()
     diagonal = samples.new_empty(n)
     out = diagonal.numpy()
 

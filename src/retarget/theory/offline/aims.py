@@ -245,7 +245,9 @@ class RecursiveRidge(OfflineLearner):
 
     def __init__(self, gamma: float) -> None:
         self.gamma, self.condition = gamma, 1.0
-        self._normal = self._moment = torch.empty(0)  # the first samples set their sizes
+        self._normal = self._moment = torch.empty(
+            0, device="cpu"
+        )  # the first samples set their sizes
 
     def learn(self, features: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples, after predicting them."""
@@ -308,7 +310,7 @@ class RecentKernelRidge(OfflineLearner):
 
     def __init__(self, aim: Aim, gamma: float) -> None:
         self.aim, self.gamma = aim, gamma
-        self._K, self._Y = torch.empty(0, 0), torch.empty(0, 0)
+        self._K, self._Y = torch.empty(0, 0, device="cpu"), torch.empty(0, 0, device="cpu")
 
     def predictions(
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None

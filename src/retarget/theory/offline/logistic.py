@@ -64,8 +64,8 @@ class LogisticFit(OfflineLearner):
             )
         self.factor = GrowingCholesky(gamma / self._slope, gram, roomy)
         self._Y, self._start, self._roots = GrowingRows(), GrowingRows(), GrowingRows()
-        self.coefficients = torch.empty(0, count)
-        self.logits = torch.empty(0, count)
+        self.coefficients = torch.empty(0, count, device="cpu")
+        self.logits = torch.empty(0, count, device="cpu")
 
     def __len__(self) -> int:
         return len(self.factor)
