@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -110,20 +111,20 @@ def test_the_sketch_is_that_of_the_kernel():
     network = mlp(0, classes=1)  # one output: the only combination is plus or minus itself
     X, _, _ = made()
     learner = rt.TangentLearner(network, 1.0, 16, seed=3)
-    features = rt.EmpiricalNTK(network, sketch=16, seed=3).features(X)
+    held = nn.Sequential(OrderedDict(network=network))  # names decide about the projection
+    features = rt.EmpiricalNTK(held, sketch=16, seed=3).features(X)
     assert_same(learner._map(X), features * float(signs_of(learner, 1)), 1e-14)
 
 
 def test_a_linear_network_is_linear_regression():
-    """All tangents are the inputs themselves; the intercept is the bias's, and penalized."""
+    """All tangents are the inputs themselves."""
     X, Y, queries = made(shape=(4,), c=1)
-    network = nn.Linear(4, 1).double()
-    # every parameter in a heap of its own: the sketch is a permutation with signs
-    learner = rt.TangentLearner(network, 0.7, 5).learn(X, Y)
-    ones = [np.hstack([each, np.ones((len(each), 1))]) for each in (X, queries)]
+    network = nn.Linear(4, 1, bias=False).double()
+    # every number in a bucket of its own: the sketch is a permutation with signs
+    learner = rt.TangentLearner(network, 0.7, 4).learn(X, Y)
     with torch.no_grad():
         start = [network(torch.from_numpy(each)).numpy() for each in (X, queries)]
-    expected = start[1] + oracle.predictions(ones[0], Y - start[0], ones[1], 0.7)
+    expected = start[1] + oracle.predictions(X, Y - start[0], queries, 0.7)
     assert_same(learner.predict(queries), expected)
 
 

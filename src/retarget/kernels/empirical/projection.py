@@ -1,0 +1,148 @@
+r"""The random projection of gradients to m numbers, which names and shapes of parameters determine.
+
+The numbers of a parameter's gradients, those of all outputs, are put in a fixed order. The first m
+of them are assigned at random to m buckets, one to each, then the next m, and so on; and a bucket
+is added up with random signs: $s_b = \sum_{d \in b} \pm F_d$. The projection is the sum over all
+parameters. As the signs are independent, $E[s \cdot s'] = F \cdot F'$, and the variance is at most
+$(\lVert F \rVert^2 \lVert F' \rVert^2 + (F \cdot F')^2) / m$, as for Gaussian projections, but each
+number is read only once.
+
+The order begins with row k of output k's gradient, because a last layer has no others. So a last
+layer adds no error if all its outputs have at most m inputs together, and no other parameter does
+if it has at most m numbers for all outputs.
+
+Buckets and signs depend on the seed and on the parameter's name and shape, and on nothing else: not
+on how a network uses the parameter, how its gradients are computed, or what is in a batch.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from retarget.kernels.empirical.recording import Chunk
+from retarget.kernels.empirical.terms import Factors, FeatureTerm, Term
+from retarget.samples import count
+
+# For each number of a parameter's gradients its bucket and its sign.
+Table = tuple[Tensor, Tensor]
+
+
+class Projection:
+    """A random linear map from gradients to so many numbers.
+
+    Args:
+        size: The number of buckets, m.
+        seed: Seed of the draw.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+
+    def __deepcopy__(self, memo: object) -> "Projection":
+        """Itself, because it never changes: copies share the tables that it has drawn."""
+        return self
+
+    def table(self, name: str, shape: torch.Size, outputs: range) -> Table:
+        """(outputs, numbers) the bucket and the sign of each number of the outputs' gradients.
+
+        Drawn on the CPU, so that all devices agree.
+        """
+        rows = shape[0] if shape else 1
+        sizes = rows, len(outputs), shape.numel() // rows
+        width = math.prod(sizes)
+        digest = hashlib.sha256(f"{self.seed} {name} {tuple(shape)}".encode()).digest()
+        random = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))
+        signs = 2 * torch.randint(0, 2, (width,), generator=random, device="cpu") - 1
+        dealt = [
+            torch.randperm(self.size, generator=random, device="cpu", dtype=torch.int32)
+            for _ in range(0, width, self.size)
+        ]
+        drawn = torch.cat(dealt)[:width].view(sizes), signs.to(torch.int8).view(sizes)
+        # an output's own row is the first
+        order = [(torch.arange(rows, device="cpu") - output) % rows for output in outputs]
+        buckets, signs = (
+            torch.stack([each[first, k].flatten() for k, first in enumerate(order)])
+            for each in drawn
+        )
+        return buckets, signs
+
+    def add(self, total: Tensor, name: str, gradients: Tensor, outputs: range) -> None:
+        """Adds the projected gradients (n, outputs, *shape) of a parameter to `total` (n, m)."""
+        buckets, signs = self._kept(name, gradients.shape[2:], outputs, total.device)
+        total.index_add_(1, buckets.flatten(), gradients.flatten(1) * signs.flatten())
+
+    def _kept(self, name: str, shape: torch.Size, outputs: range, device: torch.device) -> Table:
+        known = _tables.setdefault(self, {})
+        key = name, shape, outputs, device
+        if key not in known:
+            buckets, signs = self.table(name, shape, outputs)
+            known[key] = buckets.to(device), signs.to(device)
+        return known[key]
+
+
+# Tables in use: not in the projection, which is saved, copied and compared without them.
+_tables: WeakKeyDictionary[Projection, dict[tuple[str, torch.Size, range, torch.device], Table]] = (
+    WeakKeyDictionary()
+)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Where the gradients of parameters lie in a term's features.
+
+    Attributes:
+        names: The parameters.
+        order: "rows", in each row of the first parameter's matrix one parameter after the other;
+            "columns", the same of the transposed matrix; "flat", one parameter after the other.
+    """
+
+    names: tuple[str, ...]
+    order: Literal["rows", "columns", "flat"]
+
+    def gradients(
+        self, features: Tensor, parameters: Mapping[str, Tensor], outputs: int
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yields each parameter's name and its gradients (n, outputs, *shape)."""
+        own = [parameters[name] for name in self.names]
+        rows = 1
+        if self.order == "rows":
+            rows = min(each.numel() for each in own)  # a bias has one a row
+        if self.order == "columns":
+            rows = own[0].shape[-1]
+        features = features.view(len(features), outputs, rows, -1)
+        parts = torch.split(features, [each.numel() // rows for each in own], 3)
+        for name, parameter, part in zip(self.names, own, parts, strict=True):
+            turned = self.order == "columns" and parameter.ndim == 2
+            yield name, (part.mT if turned else part).reshape(*part.shape[:2], *parameter.shape)
+
+
+class SketchTerm(FeatureTerm):
+    """All terms' gradients, projected and added up."""
+
+    def __init__(
+        self,
+        terms: tuple[Term, ...],
+        arrangements: tuple[Arrangement, ...],
+        projection: Projection,
+        outputs: range,
+    ) -> None:
+        self.terms = terms
+        self.arrangements = arrangements
+        self.projection = projection
+        self.outputs = outputs
+
+    def factors(self, chunk: Chunk) -> Factors:
+        """(n, 1, m) the projected gradients."""
+        parameters = chunk.network.parameters
+        total = chunk.network.like.new_zeros((count(chunk.samples), self.projection.size))
+        for term, arrangement in zip(self.terms, self.arrangements, strict=True):
+            features = term.features(term.factors(chunk))
+            for name, each in arrangement.gradients(features, parameters, len(self.outputs)):
+                self.projection.add(total, name, each, self.outputs)
+        return (total[:, None],)
