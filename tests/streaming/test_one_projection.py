@@ -168,6 +168,68 @@ def test_autocast_changes_nothing(inside, precision):
 # --- what the projection is
 
 
+class Mixed(nn.Module):
+    """Parameters of all kinds: with rules and without, transposed, looked up, in groups, scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(7, 6, padding_idx=0), nn.LayerNorm((4, 6))
+        self.matrix, self.offset = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(4))
+        self.product = nn.Parameter(torch.randn(4, 4))
+        self.convolution = nn.Conv2d(4, 4, (2, 1), groups=2)
+        self.prelu, self.scale = nn.PReLU(), nn.Parameter(torch.tensor(0.7))
+        self.unused, self.nothing = nn.Linear(2, 3), nn.Parameter(torch.zeros(0, 4))
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, ids):
+        x = self.norm(self.table(ids))
+        x = torch.addmm(self.offset, x.flatten(0, 1), self.matrix).view(-1, 4, 4)
+        x = torch.tanh(x @ self.product) * self.scale
+        x = self.convolution(x[..., None]).flatten(1)
+        return self.head(self.prelu(x) + self.nothing.sum())
+
+
+@pytest.mark.parametrize("outputs", ["mean", "sum", 1, range(2), range(2, -1, -2)])
+@pytest.mark.parametrize("size", [5, 23, 700])
+def test_every_way_of_computing_gradients_gives_the_same_projection(outputs, size):
+    """The product of one matrix and the Jacobian by autograd, however layers are computed."""
+    torch.manual_seed(1)
+    network, ids = Mixed().double().eval(), torch.randint(0, 7, (6, 4))
+    chosen = outputs if isinstance(outputs, range) else range(3)
+    chosen = range(outputs, outputs + 1) if isinstance(outputs, int) else chosen
+    J = jacobian(network, ids, chosen)
+    expected, every = torch.zeros(6, size).double(), []
+    for name, parameter in network.named_parameters():
+        buckets, signs = Projection(size, 3).table(name, parameter.shape, chosen)
+        S = nn.functional.one_hot(buckets.flatten().long(), size) * signs.flatten()[:, None]
+        gradients = J[name].flatten(1)
+        expected += gradients @ S.double()
+        every.append(gradients)
+    scale = 1 if outputs == "sum" else len(chosen) ** -0.5
+    for mode in ("structured", "jacobian"):
+        kernel = rt.EmpiricalNTK(network, outputs, sketch=size, seed=3, mode=mode)
+        assert_same(kernel.features(ids), scale * expected)
+        assert_same(kernel.features(ids[2:3]), scale * expected[2:3])
+        whole = rt.EmpiricalNTK(network, outputs, mode=mode).features(ids)
+        assert_same(whole, scale * torch.cat(every, 1))
+
+
+def jacobian(network, X, outputs):
+    """(n, outputs, numbers) by name, one gradient at a time."""
+    parameters = dict(network.named_parameters())
+    rows = [
+        torch.autograd.grad(
+            network(x[None])[0, k], list(parameters.values()), materialize_grads=True,
+            allow_unused=True,
+        )
+        for x in X for k in outputs
+    ]  # fmt: skip
+    return {
+        name: torch.stack([row[i].flatten() for row in rows]).view(len(X), len(outputs), -1)
+        for i, name in enumerate(parameters)
+    }
+
+
 def test_the_projection_is_what_it_says():
     """Every seven numbers in seven buckets, with signs, by seed, name and shape alone."""
     shape = torch.Size([4, 5])
@@ -189,5 +251,9 @@ def test_the_projection_is_what_it_says():
     ):
         assert not torch.equal(buckets, other[0])
         assert not torch.equal(signs, other[1])
+    # as written down once, on another machine
+    buckets, signs = Projection(5, 3).table("layer.weight", torch.Size([2, 4]), range(2))
+    assert buckets.tolist() == [[3, 2, 0, 1, 2, 0, 1, 2], [4, 0, 3, 1, 4, 1, 3, 4]]
+    assert signs.tolist() == [[1, 1, 1, -1, -1, -1, 1, 1], [-1, -1, 1, -1, 1, -1, 1, 1]]
     few, _ = Projection(50, 3).table("layer.weight", shape, range(2))
     assert len(few.unique()) == 40  # each has a bucket of its own

@@ -234,6 +234,29 @@ X = np.sin(np.arange(80.0)).reshape(20, 4)
 learner = rt.TangentLearner(network.double(), 0.3, 16, combinations=2, seed=7)
 found = learner.learn(X, X[:, :3] ** 2).predict(X[:4] + 1).ravel().tolist()
 """
+EVERYWHERE = [
+    1.515607248573,
+    1.176251334389,
+    0.608303982868,
+    0.980034372173,
+    0.199904519012,
+    1.024418632081,
+    1.347531133113,
+    1.746619224255,
+    -0.074498827328,
+    -0.433329445993,
+    -0.086055946177,
+    -0.410456845155,
+]
+
+
+def test_the_same_seed_gives_the_same_projection_on_every_machine():
+    """As written down once; and one by one as in a batch."""
+    here: dict = {}
+    exec(SCRIPT, here)
+    assert_same(here["found"], EVERYWHERE, 1e-9)
+    one_by_one = [here["learner"].predict(each[None])[0] for each in here["X"][:4] + 1]
+    assert_same(np.ravel(one_by_one), EVERYWHERE, 1e-9)
 
 
 @pytest.mark.slow

@@ -121,9 +121,11 @@ class TangentNetwork(nn.Module):
 
     def _learned(self, samples: Samples) -> Tensor:
         """(n, c) what was learned beside the network's own outputs."""
-        ways = [self._by_gradients, self._by_directions]
         if torch.compiler.is_exporting():
             return self._by_directions(samples)
+        if not count(samples):
+            return self.weights.new_zeros(0, self.weights.shape[1])
+        ways = [self._by_gradients, self._by_directions]
         if self.weights.shape[1] * len(self.buckets) <= FEW_DIRECTIONS:
             ways.reverse()
         for way in ways:

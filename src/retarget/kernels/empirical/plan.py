@@ -97,7 +97,8 @@ class EmpiricalPlan:
         """
         if not self.arrangements:
             return self.terms[0].features(factors[0])
-        parameters, outputs, gradients = self.network.parameters, len(self.chosen), {}
+        parameters, outputs = self.network.parameters, len(self.chosen)
+        gradients: dict[str, Tensor] = {}
         for term, arrangement, each in zip(self.terms, self.arrangements, factors, strict=True):
             gradients |= arrangement.gradients(term.features(each), parameters, outputs)
         n, like = len(factors[0][0]), next(iter(gradients.values()))

@@ -53,7 +53,7 @@ class Projection:
 
         Drawn on the CPU, so that all devices agree.
         """
-        rows = shape[0] if shape else 1
+        rows = max(1, shape[0]) if shape else 1
         sizes = rows, len(outputs), shape.numel() // rows
         width = math.prod(sizes)
         digest = hashlib.sha256(f"{self.seed} {name} {tuple(shape)}".encode()).digest()
@@ -61,7 +61,7 @@ class Projection:
         signs = 2 * torch.randint(0, 2, (width,), generator=random, device="cpu") - 1
         dealt = [
             torch.randperm(self.size, generator=random, device="cpu", dtype=torch.int32)
-            for _ in range(0, width, self.size)
+            for _ in range(0, max(1, width), self.size)
         ]
         drawn = torch.cat(dealt)[:width].view(sizes), signs.to(torch.int8).view(sizes)
         # an output's own row is the first
