@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import retarget as rt
+from retarget.kernels.empirical import projection
 from retarget.kernels.empirical.projection import Projection
 from support.problems import assert_same
 
@@ -191,8 +192,12 @@ class Mixed(nn.Module):
 
 @pytest.mark.parametrize("outputs", ["mean", "sum", 1, range(2), range(2, -1, -2)])
 @pytest.mark.parametrize("size", [5, 23, 700])
-def test_every_way_of_computing_gradients_gives_the_same_projection(outputs, size):
+@pytest.mark.parametrize("many", [0, 1 << 18], ids=["large", "small"])
+def test_every_way_of_computing_gradients_gives_the_same_projection(
+    outputs, size, many, monkeypatch
+):
     """The product of one matrix and the Jacobian by autograd, however layers are computed."""
+    monkeypatch.setattr(projection, "MANY_NUMBERS", many)  # as for large layers
     torch.manual_seed(1)
     network, ids = Mixed().double().eval(), torch.randint(0, 7, (6, 4))
     chosen = outputs if isinstance(outputs, range) else range(3)

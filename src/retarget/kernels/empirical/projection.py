@@ -24,13 +24,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from retarget.kernels.empirical.recording import Chunk
 from retarget.kernels.empirical.terms import Factors, FeatureTerm, Term
 from retarget.samples import count
 
-# For each number of a parameter's gradients its bucket and its sign.
+# For each number of a parameter's gradients its bucket and its sign; or the numbers by bucket.
 Table = tuple[Tensor, Tensor]
+# From so many numbers of a parameter on, a CPU reads them in their order and adds each to its
+# bucket; below, it reads bucket by bucket. (Large gradients come a few samples at a time.)
+MANY_NUMBERS = 1 << 18
 
 
 class Projection:
@@ -74,22 +78,56 @@ class Projection:
 
     def add(self, total: Tensor, name: str, gradients: Tensor, outputs: range) -> None:
         """Adds the projected gradients (n, outputs, *shape) of a parameter to `total` (n, m)."""
-        buckets, signs = self._kept(name, gradients.shape[2:], outputs, total.device)
-        total.index_add_(1, buckets.flatten(), gradients.flatten(1) * signs.flatten())
+        width, device = gradients.shape[1:].numel(), total.device
+        many = width >= MANY_NUMBERS and device.type == "cpu"
+        by_bucket = width > self.size and not many
+        table = self._kept(name, gradients.shape[2:], outputs, device, by_bucket)
+        if by_bucket:
+            numbers, signs = table
+            # one number of all samples is contiguous: it costs more to find than to read
+            sums = functional.embedding_bag(
+                numbers,
+                gradients.movedim(0, -1).reshape(width, -1).contiguous(),
+                mode="sum",
+                per_sample_weights=signs.to(gradients.dtype),
+            )
+            total += sums.mT
+            return
+        buckets, signs = table
+        signed = (gradients * signs.view(gradients.shape[1:])).flatten(1)
+        if not many:  # each number has a bucket of its own
+            total.index_add_(1, buckets.flatten(), signed)
+            return
+        for row, each in zip(total, signed, strict=True):
+            row.index_add_(0, buckets.flatten(), each)
 
-    def _kept(self, name: str, shape: torch.Size, outputs: range, device: torch.device) -> Table:
+    def _kept(
+        self, name: str, shape: torch.Size, outputs: range, device: torch.device, by_bucket: bool
+    ) -> Table:
         known = _tables.setdefault(self, {})
-        key = name, shape, outputs, device
+        key = name, shape, outputs, device, by_bucket
         if key not in known:
-            buckets, signs = self.table(name, shape, outputs)
-            known[key] = buckets.to(device), signs.to(device)
+            table = self.table(name, shape, outputs)
+            first, second = self._by_bucket(*table) if by_bucket else table
+            known[key] = first.to(device), second.to(device)
         return known[key]
+
+    def _by_bucket(self, buckets: Tensor, signs: Tensor) -> Table:
+        """(m, places) the numbers in each bucket and their signs, 0 in a place without one."""
+        order = buckets.flatten().argsort(stable=True)
+        sizes = buckets.flatten().bincount(minlength=self.size)
+        places = torch.arange(int(sizes.max()), device="cpu") < sizes[:, None]
+        numbers = torch.zeros(places.shape, dtype=torch.int64, device="cpu")
+        of_numbers = torch.zeros(places.shape, dtype=torch.int8, device="cpu")
+        numbers[places] = order
+        of_numbers[places] = signs.flatten()[order]
+        return numbers, of_numbers
 
 
 # Tables in use: not in the projection, which is saved, copied and compared without them.
-_tables: WeakKeyDictionary[Projection, dict[tuple[str, torch.Size, range, torch.device], Table]] = (
-    WeakKeyDictionary()
-)
+_tables: WeakKeyDictionary[
+    Projection, dict[tuple[str, torch.Size, range, torch.device, bool], Table]
+] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
