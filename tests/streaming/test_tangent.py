@@ -307,6 +307,23 @@ def test_files_of_other_networks_are_refused(tmp_path):
         rt.TangentLearner.load(path, mlp(0))
 
 
+@pytest.mark.parametrize("wrong", [None, 0, -3, 1.5, "three"])
+def test_files_without_the_number_of_outputs_of_the_network_are_refused(wrong, tmp_path):
+    X, Y, queries = made()
+    path = tmp_path / "state"
+    learner = rt.TangentLearner(mlp(0, classes=4), 0.3, 16).learn(X, Y)
+    learner.save(path)
+    values, tensors = read_state(path)
+    assert values["network_outputs"] == 4
+    write_state(path, values | {"network_outputs": wrong}, tensors)
+    with pytest.raises(InvalidInputError, match="is not a state of a TangentLearner"):
+        rt.TangentLearner.load(path, mlp(0, classes=4))
+    write_state(path, values | {"network_outputs": 5}, tensors)
+    loaded = rt.TangentLearner.load(path, mlp(0, classes=4))
+    with pytest.raises(InvalidInputError, match="outputs of the network for X is 4; expected 5"):
+        loaded.predict(queries)
+
+
 def test_the_default_type_of_torch_changes_nothing():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()

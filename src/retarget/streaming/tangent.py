@@ -58,7 +58,8 @@ class TangentLearner(StreamingRidge):
         params: Which parameters to use: a name, the name of a layer, a pattern such as
             `"*.lora_*"`, several of these, or a function of a name; None for all trainable ones
             (`requires_grad`).
-        seed: Seed of the projection and the combinations, which are the same on every machine.
+        seed: Seed of the projection and the combinations, which are the same on every machine: the
+            projection also depends on the parameters' names and shapes, and on nothing else.
 
     Attributes:
         module: The copy of the network that learning starts from; do not change it.

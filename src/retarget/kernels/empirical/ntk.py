@@ -249,7 +249,8 @@ class EmpiricalNTK(Kernel):
             numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
             average, with an error that falls as 1 / sqrt(sketch); None for the exact kernel.
-        seed: Seed of the projection, which is the same for all calls.
+        seed: Seed of the projection, which depends on nothing else but the names and shapes of the
+            parameters: it is the same for all calls, samples and machines.
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
         preconditioner: For the kernel $J P J^\top$ of steps $-\eta P \nabla L$ with a diagonal P:
