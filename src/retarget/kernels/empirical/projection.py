@@ -7,9 +7,9 @@ parameters. As the signs are independent, $E[s \cdot s'] = F \cdot F'$, and the 
 $(\lVert F \rVert^2 \lVert F' \rVert^2 + (F \cdot F')^2) / m$, as for Gaussian projections, but each
 number is read only once.
 
-The order begins with row k of output k's gradient, because a last layer has no others. So a last
-layer adds no error if all its outputs have at most m inputs together, and no other parameter does
-if it has at most m numbers for all outputs.
+The order begins with row k of output k's gradient, because a last layer has no others. So its
+weight adds no error of its own if all outputs have at most m inputs together, and another parameter
+adds none if it has at most m numbers for all outputs together.
 
 Buckets and signs depend on the seed and on the parameter's name and shape, and on nothing else: not
 on how a network uses the parameter, how its gradients are computed, or what is in a batch.
