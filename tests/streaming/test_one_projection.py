@@ -219,6 +219,28 @@ def test_every_way_of_computing_gradients_gives_the_same_projection(
         assert_same(whole, scale * torch.cat(every, 1))
 
 
+class AsManyOutputs(nn.Module):
+    """Has three outputs for each number in a sequence."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(1, width)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x[..., None])).flatten(1)
+
+
+def test_a_kernel_follows_its_network_to_other_shapes():
+    module = AsManyOutputs(3).double()
+    kernel = rt.EmpiricalNTK(module, sketch=17, seed=2)
+    for width in (3, 4):
+        module.layer = nn.Linear(1, width).double()
+        for length in (2, 5):
+            X = torch.randn(4, length).double()
+            fresh = rt.EmpiricalNTK(module, sketch=17, seed=2)
+            assert torch.equal(kernel.features(X), fresh.features(X))
+
+
 def jacobian(network, X, outputs):
     """(n, outputs, numbers) by name, one gradient at a time."""
     parameters = dict(network.named_parameters())
