@@ -114,7 +114,7 @@ def against_peer(name: str, module: nn.Sequential, X: Tensor, part: int, bar: fl
 
 
 def sketch_errors(X: Tensor) -> None:
-    """How far sketches are from the kernel; a layer no wider than they adds nothing to that."""
+    """How far sketches are from the kernel."""
     module, sizes = cnn(10), [256, 1024, 4096, 16384]
     exact = rt.EmpiricalNTK(module)(X)
     print(f"sketch of the CNN's {width(module)} features, {len(X)} images")

@@ -51,7 +51,7 @@ def test_what_is_read_is_what_was_written_and_the_same_state_is_the_same_file(pa
     ],
 )
 def test_headers_that_were_changed(change, path):
-    header = {"format": 2, "sha256": checksum(json.dumps(VALUES), TENSORS), "values": dict(VALUES)}
+    header = {"format": 3, "sha256": checksum(json.dumps(VALUES), TENSORS), "values": dict(VALUES)}
     stored = {name: tensor.contiguous() for name, tensor in TENSORS.items()}
     save_file(stored, path, {"retarget": json.dumps(header)})
     read_state(path)
@@ -61,11 +61,12 @@ def test_headers_that_were_changed(change, path):
         read_state(path)
 
 
-DEEP, OLD = "damaged or not a safetensors file", "not a retarget state of format 2; expected"
+DEEP, OLD = "damaged or not a safetensors file", "not a retarget state of format 3; expected"
 
 
 @pytest.mark.parametrize(
-    ("header", "message"), [("[" * 100_000, DEEP), ('{"format": 1}', OLD), ("[1]", OLD)]
+    ("header", "message"),
+    [("[" * 100_000, DEEP), ('{"format": 1}', OLD), ('{"format": 2}', OLD), ("[1]", OLD)],
 )
 def test_files_of_another_format(header, message, path):
     save_file({"x": torch.ones(1)}, path, {"retarget": header})

@@ -19,7 +19,7 @@ from retarget.errors import DamagedFileError, InvalidInputError
 from retarget.settings import in_plain_torch
 from retarget.storage import atomic_file
 
-FORMAT = 2
+FORMAT = 3
 
 
 def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

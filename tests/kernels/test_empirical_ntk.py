@@ -385,7 +385,7 @@ def test_sketches_are_right_on_average_with_an_error_that_falls_as_it_should():
     assert -0.6 < exponent < -0.4
 
 
-def test_a_sketch_is_the_same_for_all_calls(monkeypatch):
+def test_a_sketch_is_the_same_for_all_calls():
     module, X = make("block", n=9)
     kernel = rt.EmpiricalNTK(module, sketch=50, seed=3)
     S = kernel.features(X)
@@ -396,12 +396,14 @@ def test_a_sketch_is_the_same_for_all_calls(monkeypatch):
     torch.manual_seed(1)
     small = rt.EmpiricalNTK(module, sketch=50, seed=3, max_memory=1)
     close(small.features(X[3:]), S[3:], 1e-12)
-    monkeypatch.setattr(terms, "MANY_FEATURES", 0)  # as for large layers
-    close(kernel.features(X), S, 1e-12)
     assert not torch.allclose(rt.EmpiricalNTK(module, sketch=50, seed=4).features(X), S)
-    module = nn.Linear(6, 2, bias=False).double()  # one as large as the features is exact
     X = torch.randn(5, 6, dtype=torch.float64)
-    close(rt.EmpiricalNTK(module, sketch=6)(X), oracle_gram(module, X, X), 1e-12)
+    last = nn.Linear(6, 4, bias=False).double()  # exact from 6 numbers for each of its outputs on
+    for outputs, size in (("mean", 24), (range(3), 18), (range(3, 0, -2), 12), (3, 6)):
+        kernel = rt.EmpiricalNTK(last, outputs, sketch=size, seed=2)
+        close(kernel(X), rt.EmpiricalNTK(last, outputs)(X), 1e-12)
+    module = nn.Sequential(last, nn.Tanh()).double()  # and others for as many as their gradients
+    close(rt.EmpiricalNTK(module, sketch=96)(X), oracle_gram(module, X, X), 1e-12)
 
 
 def test_split_products_are_as_precise_as_float32():

@@ -29,6 +29,17 @@ def rows(X, start, stop):
     return take(X, slice(start, stop))
 
 
+class Tokens(nn.Module):
+    """The same network, whose parameters have the names that `Vectors` gives them."""
+
+    def __init__(self, bert):
+        super().__init__()
+        self.bert = bert
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        return self.bert(input_ids, attention_mask, token_type_ids)
+
+
 class Vectors(nn.Module):
     """The same network behind one vector a sample, for comparison with what takes one tensor."""
 
@@ -49,7 +60,7 @@ class Vectors(nn.Module):
 def test_a_tangent_learner_of_tokens():
     """Learned and predicted in the same way as below, by the closed loop."""
     module, X, Y = problem()
-    learner = rt.TangentLearner(module, gamma=0.3, features=64, combinations=2)
+    learner = rt.TangentLearner(Tokens(module), gamma=0.3, features=64, combinations=2)
     learner.learn(X, Y).forget(rows(X, 5, 9), Y[5:9])
     plain = rt.TangentLearner(Vectors(module), gamma=0.3, features=64, combinations=2)
     plain.learn(Vectors.of(X)[[0, 1, 2, 3, 4, 9, 10, 11]], Y[[0, 1, 2, 3, 4, 9, 10, 11]])
@@ -80,9 +91,10 @@ def test_targets_are_those_of_the_kernel_and_go_on_from_a_file(tmp_path):
 
 def test_a_closed_loop_of_tokens_is_that_of_vectors_and_goes_on_from_a_file(tmp_path):
     module, X, Y = problem()
+    module = Tokens(module)
     options = {"gamma": 0.5, "block_size": 4, "features": 32, "replay": 3, "seed": 5}
     corrector = rt.ClosedLoopCorrector(module, LEARNER, **options)
-    plain = rt.ClosedLoopCorrector(Vectors(module), LEARNER, **options)
+    plain = rt.ClosedLoopCorrector(Vectors(module.bert), LEARNER, **options)
     V = Vectors.of(X)
     for a in range(0, 12, 4):
         corrector.save(tmp_path / "state")

@@ -103,10 +103,8 @@ def test_a_learner_that_was_loaded_or_merged(tmp_path):
     )
     options = {"combinations": 2, "seed": 5}
     merged = rt.TangentLearner(learner.module, 0.3, 29, **options).merge(learner)
-    with pytest.raises(InvalidInputError, match="call predict on a sample before as_module"):
-        merged.as_module()
-    expected = merged.predict(queries)
-    torch.testing.assert_close(merged.as_module()(queries), expected, rtol=0, atol=1e-10)
+    module = merged.as_module()  # though no sample has passed through this learner's network
+    torch.testing.assert_close(module(queries), merged.predict(queries), rtol=0, atol=1e-10)
 
 
 class Branching(nn.Module):
@@ -126,6 +124,74 @@ def test_a_network_that_branches_on_its_samples():
     queries = samples("mlp", 5)
     found = learner.as_module()(queries)
     torch.testing.assert_close(found, learner.predict(queries), rtol=0, atol=1e-10)
+
+
+class Counting(nn.Linear):
+    """Counts its calls and adds up its samples."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, X):
+        self.calls += 1
+        self.total += X.detach().sum()
+        return super().forward(X)
+
+
+class Sine(torch.autograd.Function):
+    """A derivative of one's own, for a backward pass only."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos()
+
+
+class OwnFunction(nn.Module):
+    """Uses its first layer for samples with a positive number only."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, X):
+        rows = X[:, :1] > 0
+        seen = torch.where(rows, Sine.apply(self.first(X)), X) if rows.any() else X
+        return Sine.apply(self.last(seen))
+
+
+@pytest.mark.parametrize("outputs", [1, 5])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: nn.Sequential(Counting(4, 6), nn.Tanh(), Counting(6, 3)), {}),
+        (OwnFunction, {"combinations": 2}),
+        (OwnFunction, {"params": "first"}),  # on which some samples' outputs do not depend
+    ],
+    ids=["counter", "own function", "own function, some parameters"],
+)
+def test_counters_and_functions_with_a_derivative_of_their_own(make, options, mode, outputs):
+    torch.manual_seed(0)
+    learner = rt.TangentLearner(make().double(), 0.3, 17, seed=1, **options)
+    learner.learn(samples("mlp"), torch.randn(12, outputs).double())
+    queries = samples("mlp", 7)
+    expected, module = learner.predict(queries), learner.as_module()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with mode():
+        found = module(queries), torch.cat([module(query[None]) for query in queries])
+        assert module(queries[:0]).shape == (0, outputs)
+    for each in found:
+        torch.testing.assert_close(each.clone(), expected, rtol=0, atol=1e-10)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
 
 
 def test_nothing_learned():

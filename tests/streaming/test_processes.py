@@ -38,6 +38,16 @@ for precision in ("float64", "float32"):
     # continues as documented: one process keeps the result, and the others start empty
     learner = learner if rank == 0 else learner.empty()
     assert_same(learner.learn(X[mine], 2 * Y[mine]).all_merge(), whole.learn(X, 2 * Y))
+other = rt.TangentLearner(network.double(), 0.7, 48, combinations=2, seed=rank // 2)
+if rank > 0:
+    other.learn(X[mine], Y[mine])
+try:
+    other.all_merge()
+except rt.errors.InvalidInputError as error:
+    assert "the learners of the 3 processes have different features; expected" in str(error)
+    assert other.samples == 20 * (rank > 0)
+else:
+    raise AssertionError("learners with different seeds were merged")
 pair = torch.distributed.new_group([0, 1])
 if rank < 2:
     learner = rt.StreamingRidge("linear", 1.0).learn(X[mine], Y[mine]).all_merge(pair)

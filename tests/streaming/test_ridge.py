@@ -228,6 +228,73 @@ def test_what_cannot_be_merged(tmp_path):
     assert saved(thing, tmp_path / "state") == before
 
 
+def squares(X):
+    return X**2
+
+
+def scaled_by(factor):
+    return lambda X: factor * X
+
+
+def by_tensor(factor):
+    factor = torch.tensor(factor)
+    return lambda X: X * factor.item()
+
+
+def named(columns):
+    """Has an array of Python objects."""
+    names = np.array(columns, dtype=object)
+    return lambda X: X[:, : len(names)]
+
+
+def containing_itself():
+    parts = [2.0]
+    parts.append(parts)
+    return lambda X: X * parts[0]
+
+
+class Transformer:
+    def __init__(self, scale):
+        self.scale = np.array([scale])
+
+    def transform(self, X):
+        return X * self.scale
+
+
+def networks(seed, act=nn.ReLU):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 4), act()).double()
+
+
+DIFFERENT = {
+    "functions": (np.sin, np.cos),
+    "lambdas": (lambda X: X + 1, lambda X: X + 2),
+    "names in a function": (lambda X: np.sin(X), lambda X: np.cos(X)),
+    "closures": (scaled_by(2.0), scaled_by(3.0)),
+    "partial": (partial(np.multiply, 2.0), partial(np.multiply, 3.0)),
+    "functions in a partial": (partial(np.multiply, 2.0), partial(np.add, 2.0)),
+    "names": (named(["a", "b"]), named(["a", "c"])),
+    "kinds": (scaled_by(2.0), scaled_by(np.float32(2.0))),
+    "tensors": (by_tensor(2.0), by_tensor(3.0)),
+    "methods": (Transformer(1.0).transform, Transformer(2.0).transform),
+    "weights": (networks(0), networks(1)),
+    "layers": (networks(0), networks(0, nn.Tanh)),
+    "kernels": (rt.EmpiricalNTK(networks(0)), rt.EmpiricalNTK(networks(1))),
+}
+SAME = [
+    lambda: squares,
+    lambda: scaled_by(2.0),
+    lambda: partial(np.multiply, 2.0),
+    lambda: named(["a", "b"]),
+    lambda: by_tensor(2.0),
+    containing_itself,
+    lambda: Transformer(2.0).transform,
+    lambda: networks(0),
+    lambda: rt.EmpiricalNTK(networks(0)),
+    lambda: rt.RBF(2.0),
+]
+
+
 @pytest.fixture
 def all_merged(monkeypatch):
     """Calls `all_merge` with threads for processes; returns the errors that they raise."""
@@ -294,6 +361,102 @@ def test_processes_that_do_not_agree_all_say_so(all_merged, tmp_path):
         errors = [str(error) for error in all_merged(pair)]
         assert ["expected the same in every process" in error for error in errors] == [True, True]
         assert [saved(each, tmp_path / "state") for each in pair] == before
+
+
+def tangents(seed=0, **options):
+    return rt.TangentLearner(networks(seed), 0.4, **{"features": 24, "seed": 1} | options)
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (tangents(seed=1), "features"),  # other weights
+        (tangents(params="0.weight"), "features"),
+        (tangents(features=25), "features"),
+        (tangents(combinations=2), "features"),
+        (rt.TangentLearner(networks(0), 0.4, 24, seed=2), "features"),
+        (rt.TangentLearner(networks(0, nn.Tanh), 0.4, 24, seed=1), "features"),
+        (tangents(precision="float32"), "precision"),
+        (tangents(views=[lambda X: 1 * X]), "views"),
+        (tangents(views=[None, np.negative]), "views"),
+        (rt.StreamingRidge(networks(0), 0.4), "class, features"),
+        (rt.StreamingRidge(rt.RBF(1.0), 0.4, intercept=True), "class, features, intercept"),
+    ],
+)
+@pytest.mark.parametrize("empty", [0, 1, None])
+def test_learners_that_cannot_be_merged_are_not_in_processes_either(
+    other, difference, empty, all_merged, tmp_path
+):
+    """Not even where one of them has learned nothing: it would predict with the wrong features."""
+    X, Y, _, _ = made(c=4)
+    group = [tangents(), other.fork(), tangents()]
+    for number, each in enumerate(group):
+        if number != empty:
+            each.learn(X, Y)
+    before = [saved(each, tmp_path / "state") for each in group]
+    errors = {str(error) for error in all_merged(group)}
+    assert errors == {
+        f"the learners of the 3 processes have different {difference}; expected the same in every "
+        "process: give all of them the same network, seed and options"
+    }
+    assert [saved(each, tmp_path / "state") for each in group] == before
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_features_that_are_not_merged_are_not_in_processes_either(name, all_merged):
+    X, Y, _, _ = made()
+    pair = [rt.StreamingRidge(each, 0.4, features=4).learn(X, Y) for each in DIFFERENT[name]]
+    errors = [str(error) for error in all_merged(pair)]
+    assert len(errors) == 2
+    assert all("have different features; expected" in error for error in errors)
+
+
+@pytest.mark.parametrize("make", SAME)
+def test_the_same_features_are_merged_in_all_processes(make, all_merged):
+    X, Y, queries, _ = made()
+    pair = [rt.StreamingRidge(make(), 0.4, features=4) for _ in range(2)]
+    whole = pair[0].empty().learn(X, Y)
+    for each, rows in zip(pair, (slice(0, 11), slice(11, 40)), strict=True):
+        each.learn(X[rows], Y[rows])
+    assert all_merged(pair) == []
+    for each in pair:
+        assert_same(each.predict(queries), whole.predict(queries))
+
+
+class OfAnyLength(nn.Module):
+    """Sequences of any length; as many outputs as they have numbers, if asked."""
+
+    def __init__(self, flat=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.flat = nn.Linear(2, 3), flat
+
+    def forward(self, x):
+        seen = torch.tanh(self.layer(x))
+        return seen.flatten(1) if self.flat else seen.mean(1)
+
+
+def test_processes_may_have_sequences_of_other_lengths_but_not_other_outputs(all_merged):
+    random = np.random.default_rng(0)
+    short, long = (random.normal(size=(9, length, 2)) for length in (4, 6))
+    Y, queries = random.normal(size=(9, 3)), random.normal(size=(5, 7, 2))
+    pair = [rt.TangentLearner(OfAnyLength().double(), 0.4, 16) for _ in range(2)]
+    whole = pair[0].empty().learn(short, Y).learn(long, Y)
+    assert all_merged([pair[0].learn(short, Y), pair[1].learn(long, Y)]) == []
+    assert_same(pair[1].predict(queries), whole.predict(queries))
+    flat = rt.TangentLearner(OfAnyLength(flat=True).double(), 0.4, 16)
+    pair = [flat.empty().learn(short, Y), flat.empty().learn(long, Y)]
+    errors = [str(error) for error in all_merged(pair)]
+    assert len(errors) == 2
+    assert all("15 outputs of the network; expected the same in" in error for error in errors)
+    with pytest.raises(InvalidInputError, match="'outputs of the network': 18.*: 12}"):
+        pair[0].merge(pair[1])
+    for use in (lambda: pair[0].predict(long), lambda: pair[0].learn(long, Y)):
+        told = "outputs of the network for X is 18; expected 12, as in the stream so far"
+        with pytest.raises(InvalidInputError, match=told):
+            use()
+    with pytest.raises(InvalidInputError, match="for these samples is 18; expected 12"):
+        pair[0].as_module()(torch.tensor(long))
 
 
 def test_types_and_axes_of_all_processes(all_merged):
@@ -585,39 +748,6 @@ def test_samples_of_little_weight_can_be_what_is_left():
 # --- merging
 
 
-def squares(X):
-    return X**2
-
-
-def scaled_by(factor):
-    return lambda X: factor * X
-
-
-class Transformer:
-    def __init__(self, scale):
-        self.scale = np.array([scale])
-
-    def transform(self, X):
-        return X * self.scale
-
-
-def networks(seed, act=nn.ReLU):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(4, 4), act()).double()
-
-
-DIFFERENT = {
-    "functions": (np.sin, np.cos),
-    "lambdas": (lambda X: X + 1, lambda X: X + 2),
-    "closures": (scaled_by(2.0), scaled_by(3.0)),
-    "partial": (partial(np.multiply, 2.0), partial(np.multiply, 3.0)),
-    "methods": (Transformer(1.0).transform, Transformer(2.0).transform),
-    "weights": (networks(0), networks(1)),
-    "layers": (networks(0), networks(0, nn.Tanh)),
-    "kernels": (rt.EmpiricalNTK(networks(0)), rt.EmpiricalNTK(networks(1))),
-}
-
-
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_learners_with_different_features_are_not_merged(name):
     X, Y, queries, _ = made()
@@ -634,18 +764,7 @@ def test_learners_with_different_features_are_not_merged(name):
     assert one.merge(other).samples == 40
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: squares,
-        lambda: scaled_by(2.0),
-        lambda: partial(np.multiply, 2.0),
-        lambda: Transformer(2.0).transform,
-        lambda: networks(0),
-        lambda: rt.EmpiricalNTK(networks(0)),
-        lambda: rt.RBF(2.0),
-    ],
-)
+@pytest.mark.parametrize("make", SAME)
 def test_learners_with_the_same_features_are_merged(make):
     """Made twice, or copied to another process and back."""
     X, Y, _, _ = made()

@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -110,20 +111,20 @@ def test_the_sketch_is_that_of_the_kernel():
     network = mlp(0, classes=1)  # one output: the only combination is plus or minus itself
     X, _, _ = made()
     learner = rt.TangentLearner(network, 1.0, 16, seed=3)
-    features = rt.EmpiricalNTK(network, sketch=16, seed=3).features(X)
+    held = nn.Sequential(OrderedDict(network=network))  # names decide about the projection
+    features = rt.EmpiricalNTK(held, sketch=16, seed=3).features(X)
     assert_same(learner._map(X), features * float(signs_of(learner, 1)), 1e-14)
 
 
 def test_a_linear_network_is_linear_regression():
-    """All tangents are the inputs themselves; the intercept is the bias's, and penalized."""
+    """All tangents are the inputs themselves."""
     X, Y, queries = made(shape=(4,), c=1)
-    network = nn.Linear(4, 1).double()
-    # every parameter in a heap of its own: the sketch is a permutation with signs
-    learner = rt.TangentLearner(network, 0.7, 5).learn(X, Y)
-    ones = [np.hstack([each, np.ones((len(each), 1))]) for each in (X, queries)]
+    network = nn.Linear(4, 1, bias=False).double()
+    # every number in a bucket of its own: the sketch is a permutation with signs
+    learner = rt.TangentLearner(network, 0.7, 4).learn(X, Y)
     with torch.no_grad():
         start = [network(torch.from_numpy(each)).numpy() for each in (X, queries)]
-    expected = start[1] + oracle.predictions(ones[0], Y - start[0], ones[1], 0.7)
+    expected = start[1] + oracle.predictions(X, Y - start[0], queries, 0.7)
     assert_same(learner.predict(queries), expected)
 
 
@@ -233,6 +234,29 @@ X = np.sin(np.arange(80.0)).reshape(20, 4)
 learner = rt.TangentLearner(network.double(), 0.3, 16, combinations=2, seed=7)
 found = learner.learn(X, X[:, :3] ** 2).predict(X[:4] + 1).ravel().tolist()
 """
+EVERYWHERE = [
+    1.515607248573,
+    1.176251334389,
+    0.608303982868,
+    0.980034372173,
+    0.199904519012,
+    1.024418632081,
+    1.347531133113,
+    1.746619224255,
+    -0.074498827328,
+    -0.433329445993,
+    -0.086055946177,
+    -0.410456845155,
+]
+
+
+def test_the_same_seed_gives_the_same_projection_on_every_machine():
+    """As written down once; and one by one as in a batch."""
+    here: dict = {}
+    exec(SCRIPT, here)
+    assert_same(here["found"], EVERYWHERE, 1e-9)
+    one_by_one = [here["learner"].predict(each[None])[0] for each in here["X"][:4] + 1]
+    assert_same(np.ravel(one_by_one), EVERYWHERE, 1e-9)
 
 
 @pytest.mark.slow
@@ -281,6 +305,23 @@ def test_files_of_other_networks_are_refused(tmp_path):
     write_state(path, values, tensors)
     with pytest.raises(InvalidInputError, match="weights differ from those"):
         rt.TangentLearner.load(path, mlp(0))
+
+
+@pytest.mark.parametrize("wrong", [None, 0, -3, 1.5, "three"])
+def test_files_without_the_number_of_outputs_of_the_network_are_refused(wrong, tmp_path):
+    X, Y, queries = made()
+    path = tmp_path / "state"
+    learner = rt.TangentLearner(mlp(0, classes=4), 0.3, 16).learn(X, Y)
+    learner.save(path)
+    values, tensors = read_state(path)
+    assert values["network_outputs"] == 4
+    write_state(path, values | {"network_outputs": wrong}, tensors)
+    with pytest.raises(InvalidInputError, match="is not a state of a TangentLearner"):
+        rt.TangentLearner.load(path, mlp(0, classes=4))
+    write_state(path, values | {"network_outputs": 5}, tensors)
+    loaded = rt.TangentLearner.load(path, mlp(0, classes=4))
+    with pytest.raises(InvalidInputError, match="outputs of the network for X is 4; expected 5"):
+        loaded.predict(queries)
 
 
 def test_the_default_type_of_torch_changes_nothing():

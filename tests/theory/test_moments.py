@@ -287,6 +287,37 @@ def test_joined_is_the_union_and_without_is_the_rest(problem, cut):
 
 
 @both
+def test_joined_sums_have_the_rounding_of_the_larger(intercept):
+    """Something was subtracted from one of them, or from each, whichever is joined to which."""
+    features, targets, weights = made(offset=1.0)
+    large = summed(9 * features, 70 * targets, weights, intercept)
+    small = summed(features, targets, None, intercept)
+    pieces = [(9 * features[:5], 70 * targets[:5], weights[:5]), (features[:4], targets[:4])]
+    large_left, small_left = (
+        sums.without(summed(*piece, intercept=intercept))
+        for sums, piece in zip((large, small), pieces, strict=True)
+    )
+    for one, other, peak in (
+        (large_left, small, large),
+        (small, large_left, large),
+        (large_left, small_left, large),
+        (small_left, large_left, large),
+        (small_left, large, small),
+    ):
+        union = one.copy()
+        union.join(other)
+        assert union.peak_scatter == pytest.approx(float(peak.scatter.diagonal().max()), rel=1e-12)
+        assert union.peak_power == pytest.approx(float(peak.power.max()), rel=1e-12)
+        union.scale(0.25)
+        assert union.peak_scatter == pytest.approx(
+            float(peak.scatter.diagonal().max()) / 4, rel=1e-12
+        )
+        assert union.peak_power == pytest.approx(float(peak.power.max()) / 4, rel=1e-12)
+        again = union.without(summed(features[9:11], targets[9:11], [0.25, 0.25], intercept))
+        assert again.peak_power == max(union.peak_power, float(union.power.max()))
+
+
+@both
 def test_scaled_and_wider_sums_are_those_of_scaled_weights_and_targets_of_zero(intercept):
     features, targets, weights = made(c=3)
     targets[:9, 2] = 0

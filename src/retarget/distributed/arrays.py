@@ -20,7 +20,6 @@ from retarget.kernels import Kernel, as_kernel
 from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge import StreamingRidge
 from retarget.streaming.rows import RidgeState
-from retarget.theory.moments import Moments
 
 # Samples along a tile's side: 7 MB in float64, and a multiple of most common batch sizes.
 TILE_SIZE = 960
@@ -139,10 +138,11 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
         for x, y, start in zip(rows, values, starts, strict=True)
     ]
     (total,) = computed(_added_up(sums))
-    if total is None:
+    if total.moments is None:
         return learner
-    found = RidgeState(total, targets.ndim == 1, dtype, math.prod(samples.shape[1:]))
-    return learner.merge(learner.with_learned(found))
+    flat, inputs = targets.ndim == 1, math.prod(samples.shape[1:])
+    total = total._replace(flat=flat, dtype=dtype, inputs=inputs)
+    return learner.merge(learner.with_learned(total))
 
 
 def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
@@ -183,13 +183,11 @@ def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
     return none.dtype
 
 
-def _sums_of_block(
-    empty: StreamingRidge, X: np.ndarray, Y: np.ndarray, start: float
-) -> Moments | None:
+def _sums_of_block(empty: StreamingRidge, X: np.ndarray, Y: np.ndarray, start: float) -> RidgeState:
     # A copy for every block, because threads must not run the same network at once.
     own = copy.deepcopy(empty)
     try:
-        return own.learn(X, Y).learned.moments
+        return own.learn(X, Y).learned
     except (InvalidInputError, InvalidTypeError) as error:
         where = "" if math.isnan(start) else f" that begins at row {start:.0f}"
         raise type(error)(f"in the block{where}: {error}") from error
@@ -203,14 +201,16 @@ def _added_up(sums: list[Delayed]) -> Delayed:
     return sums[0]
 
 
-def _joined(one: Moments | None, other: Moments | None = None) -> Moments | None:
-    if one is None or other is None:
-        return one or other
-    if one.features != other.features:
+def _joined(one: RidgeState, other: RidgeState | None = None) -> RidgeState:
+    if other is None or other.moments is None:
+        return one
+    if one.moments is None:
+        return other
+    if one.moments.features != other.moments.features:
         raise InvalidInputError(
-            f"a block has {one.features} features and another has {other.features}; expected the "
-            "same number in all blocks"
+            f"a block has {one.moments.features} features and another has "
+            f"{other.moments.features}; expected the same number in all blocks"
         )
-    joined = one.copy()
-    joined.join(other)
-    return joined
+    joined = one.moments.copy()
+    joined.join(other.moments)
+    return one._replace(moments=joined)

@@ -1,6 +1,8 @@
 """Explicit features that replace a kernel in learners with bounded memory."""
 
 import copy
+import hashlib
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.plan import require_settled_layers
+from retarget.kernels.empirical.projection import Projection
 from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features
 from retarget.samples import (
     Samples,
@@ -113,6 +116,7 @@ def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) ->
         frozen.module = copied(kernel.module)  # so that its training changes nothing
         sketched = copy.copy(frozen)
         sketched.sketch, sketched.seed = kernel.sketch or features, kernel.seed or seed
+        sketched.projection = Projection(sketched.sketch, sketched.seed)
         return FeatureMap(partial(_sketch_of, sketched), frozen, False, None, source=sketched)
     if isinstance(kernel, nn.Module):
         network = copied(kernel).eval()
@@ -227,7 +231,9 @@ def tangent_map(
 
 def _tangents_and_outputs(kernel: EmpiricalNTK, combinations: int, X: Any) -> tuple[Tensor, Tensor]:
     """Returns both from one pass; the outputs come after their combinations."""
-    features, outputs = kernel.features_and_outputs(X)
+    device = next(kernel.module.parameters()).device
+    with torch.autocast(device.type, enabled=False):
+        features, outputs = kernel.features_and_outputs(X)
     return features, outputs[:, combinations:]
 
 
@@ -279,6 +285,38 @@ def _alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
         return bool(one == other)
     pairs = zip(mine, theirs, strict=False)
     return len(mine) == len(theirs) and all(_alike(a, b, seen) for a, b in pairs)
+
+
+def fingerprint(value: Any) -> str:
+    """A text that differs if two things are not `alike`, also in two processes.
+
+    But networks are compared by their weights and by what they print: other attributes, such as the
+    folder that one was read from, may differ between machines.
+    """
+    return _fingerprint(value, ())
+
+
+def _fingerprint(value: Any, within: tuple[int, ...]) -> str:
+    if id(value) in within:  # which contains itself
+        return f"{len(within) - within.index(id(value))} levels up"
+    if isinstance(value, nn.Module):
+        return checksum(repr(value), value.state_dict())
+    if isinstance(value, Tensor):
+        return checksum("", {"": value})
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        numbers = hashlib.sha256(value.tobytes()).hexdigest()
+        return f"{value.dtype.str} {value.shape} {numbers}"
+    if isinstance(value, np.ndarray):
+        value = [*value.shape, *value.flat]
+    if isinstance(value, CodeType):
+        names = value.co_names, value.co_varnames, value.co_freevars
+        value = [value.co_name, value.co_code.hex(), value.co_consts, *names]
+    parts, kind = _parts_of(value), type(value).__qualname__
+    if parts is not None:
+        texts = [_fingerprint(each, (*within, id(value))) for each in parts]
+        return f"{kind} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"
+    plain = isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | None)
+    return f"{kind} {value!r}" if plain else f"{kind} {getattr(value, '__qualname__', '')}"
 
 
 def _parts_of(value: Any) -> list[Any] | None:

@@ -3,16 +3,16 @@
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
+from retarget.kernels.empirical.projection import Projection
 from retarget.kernels.empirical.recording import outputs_with
-from retarget.kernels.empirical.terms import Layout, sketch_by_parameter
-from retarget.kernels.feature_maps import combining
 from retarget.locks import Lock
 from retarget.samples import (
     Samples,
@@ -21,10 +21,12 @@ from retarget.samples import (
     mapped,
     outputs_of,
     require_replaceable_weights,
+    take,
     with_leaves,
     with_type_of,
 )
 from retarget.settings import plain_attention
+from retarget.streaming.intake import require_unchanged
 from retarget.streaming.views import View
 
 # Up to so many directions, forward-mode products take less time than gradients: with 2, a sixth of
@@ -50,10 +52,9 @@ class TangentNetwork(nn.Module):
     Args:
         network: The network, which is copied.
         params: The names of the parameters in use.
-        layout: How the sketch arranges them; see `EmpiricalNTK.layout`.
         weights: (m, c) the solution.
-        combinations: The number of combinations of the network's outputs.
-        seed: Seed of the sketch and the combinations.
+        combinations: (outputs, q) the combinations of the network's outputs.
+        projection: S.
         views: Functions of samples; the outputs are the mean over them.
         dtype: Type of the outputs.
     """
@@ -67,10 +68,9 @@ class TangentNetwork(nn.Module):
         self,
         network: nn.Module,
         params: list[str],
-        layout: Layout,
         weights: Tensor,
-        combinations: int,
-        seed: int,
+        combinations: Tensor,
+        projection: Projection,
         views: tuple[View, ...],
         dtype: torch.dtype,
     ) -> None:
@@ -81,14 +81,17 @@ class TangentNetwork(nn.Module):
         self.params, self.views, self.dtype = params, views, dtype
         chosen = self._chosen()
         like = next(iter(chosen.values()))
-        prefixed = {f"network.{name}": each for name, each in chosen.items()}
-        buckets, signs = sketch_by_parameter(layout, prefixed, combinations, len(weights), seed)
-        mixes = combining(layout.outputs - combinations, combinations, seed)
+        mixes = combinations.mT
+        tables = [  # under the names by which the learner knows the parameters
+            projection.table(f"network.{name}", each.shape, range(len(mixes)))
+            for name, each in chosen.items()
+        ]
+        buckets, signs = (torch.cat(each, 1) for each in zip(*tables, strict=True))
         own = torch.contiguous_format  # which is what torch.export can save
         self.register_buffer("weights", weights.to(like).clone(memory_format=own))
-        self.register_buffer("mixes", mixes.mT.to(like).clone(memory_format=own))
-        self.register_buffer("buckets", buckets.to(like.device))
-        self.register_buffer("signs", signs.to(like) / math.sqrt(combinations))
+        self.register_buffer("mixes", mixes.to(like).clone(memory_format=own))
+        self.register_buffer("buckets", buckets.long().to(like.device))
+        self.register_buffer("signs", signs.to(like) / math.sqrt(len(mixes)))
         self.eval()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -103,25 +106,33 @@ class TangentNetwork(nn.Module):
         """(n, c) the learner's predictions."""
         samples = with_type_of(self.weights, samples)
         seen = [samples if view is None else view(samples) for view in self.views]
-        total = torch.stack([self._predicted(each) for each in seen]).mean(0)
+        with torch.autocast(self.weights.device.type, enabled=False):
+            total = torch.stack([self._predicted(each) for each in seen]).mean(0)
         return total.to(self.dtype)
 
     def _predicted(self, samples: Samples) -> Tensor:
         own = {name: value.detach() for name, value in self._chosen().items()}
         start = self._network_on(samples)(own)
-        few = self.weights.shape[1] * len(self.buckets) <= FEW_DIRECTIONS
+        what = "the number of outputs of the network for these samples"
+        require_unchanged(what, start.shape[1], self.mixes.shape[1])
         with plain_attention:
-            ways = [self._by_gradients, self._by_directions]
-            if few or torch.compiler.is_exporting():
-                ways.reverse()
-            try:
-                learned = ways[0](samples)
-            # vmap cannot follow, say, a branch on a number; forward mode knows no weight_norm
-            except (RuntimeError, ValueError):
-                if torch.compiler.is_exporting():
-                    raise
-                learned = ways[1](samples)
+            learned = self._learned(samples)
         return start + learned if start.shape == learned.shape else learned
+
+    def _learned(self, samples: Samples) -> Tensor:
+        """(n, c) what was learned beside the network's own outputs."""
+        if torch.compiler.is_exporting():
+            return self._by_directions(samples)
+        if not count(samples):
+            return self.weights.new_zeros(0, self.weights.shape[1])
+        ways = [self._by_gradients, self._by_directions]
+        if self.weights.shape[1] * len(self.buckets) <= FEW_DIRECTIONS:
+            ways.reverse()
+        for way in ways:
+            # vmap cannot follow, say, a branch on a number; forward mode knows no weight_norm
+            with suppress(RuntimeError, ValueError):
+                return way(samples)
+        return self._one_by_one(samples)  # an autograd.Function may have neither
 
     def _by_directions(self, samples: Samples) -> Tensor:
         r"""(n, c) forward-mode products with $S^\top W$, one for each output and combination."""
@@ -139,24 +150,51 @@ class TangentNetwork(nn.Module):
         """(n, c) the gradients of each sample, sketched, times the solution."""
         chosen = self._chosen()
         at_a_time = max(1, GRADIENT_NUMBERS // self.buckets.shape[1])
-        m, found = len(self.weights), self.weights.new_zeros(count(samples), len(self.weights))
+        found = self.weights.new_zeros(count(samples), len(self.weights))
         for row, mix in enumerate(self.mixes):
 
             def features(*sample: Tensor, row: int = row, mix: Tensor = mix) -> Tensor:
                 one = mapped(lambda leaf: leaf[None], with_leaves(samples, sample))
                 run = self._network_on(one)
                 by_name = grad(lambda parameters: (run(parameters) @ mix)[0])(chosen)
-                gradient = torch.cat([each.flatten() for each in by_name.values()])
-                return gradient.new_zeros(m).index_add(
-                    0, self.buckets[row], gradient * self.signs[row]
-                )
+                return self._projected(row, tuple(by_name.values()))
 
             found = found + vmap(features, chunk_size=at_a_time)(*leaves(samples))
         return found @ self.weights
 
+    @torch.inference_mode(False)
+    def _one_by_one(self, samples: Samples) -> Tensor:
+        """The same by plain gradients of one sample after the other, which every network has."""
+        features = self.weights.new_zeros(count(samples), len(self.weights))
+        for i in range(count(samples)):
+            with torch.enable_grad():
+                chosen = {name: value.detach() for name, value in self._chosen().items()}
+                wanted = [value.requires_grad_() for value in chosen.values()]
+                outputs = self._network_on(take(samples, slice(i, i + 1)))(chosen)[0]
+                if not outputs.requires_grad:  # the sample takes a way without these parameters
+                    continue
+                for row, mix in enumerate(self.mixes):
+                    gradients = torch.autograd.grad(
+                        outputs @ mix, wanted, retain_graph=True, materialize_grads=True
+                    )
+                    features[i] += self._projected(row, gradients)
+        return features @ self.weights
+
+    def _projected(self, row: int, gradients: Sequence[Tensor]) -> Tensor:
+        """(m,) the gradients of one combination by the chosen parameters, added up in buckets."""
+        numbers = torch.cat([each.flatten() for each in gradients])
+        zeros = numbers.new_zeros(len(self.weights))
+        return zeros.index_add(0, self.buckets[row], numbers * self.signs[row])
+
     def _network_on(self, samples: Samples) -> Callable[[dict[str, Tensor]], Tensor]:
         run = outputs_of if torch.compiler.is_exporting() else outputs_with
-        return lambda parameters: run(self.network, samples, parameters).flatten(1)
+
+        def outputs(parameters: dict[str, Tensor]) -> Tensor:
+            # copies of the buffers, because a forward pass may change them: a counter, say
+            copies = {name: value.clone() for name, value in self.network.named_buffers()}
+            return run(self.network, samples, parameters | copies).flatten(1)
+
+        return outputs
 
     def _chosen(self) -> dict[str, Tensor]:
         every = dict(self.network.named_parameters())

@@ -1,7 +1,9 @@
 """Ridge regression on a stream, exact after every sample, without keeping the samples."""
 
 import copy
+import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from retarget.arrays import FLOATS, as_count, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, feature_map
+from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, feature_map, fingerprint
 from retarget.locks import Lock
 from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
@@ -188,15 +190,17 @@ class StreamingRidge:
         """
         targets, before = as_targets("Y", Y), self.learned
         moments = None if before.moments is None else before.moments.copy()
+        network_outputs = before.network_outputs
         for portion in self._rows.learned(X, targets, weights, before):
-            moments = self._no_sums(portion) if moments is None else moments
-            moments.add(*portion)
+            moments = self._no_sums_for(portion) if moments is None else moments
+            moments.add(portion.features, portion.targets, portion.weights)
+            network_outputs = portion.network_outputs
         if moments is not None and len(targets):
             if repeats:
                 moments.squared_weight = moments.weight
             flat = np.ndim(Y) == 1 if before.moments is None else before.flat
             dtype = torch.promote_types(before.dtype or targets.dtype, targets.dtype)
-            self._become(RidgeState(moments, flat, dtype, sample_size(X)))
+            self._become(RidgeState(moments, flat, dtype, sample_size(X), network_outputs))
         return self
 
     @in_turn
@@ -221,8 +225,8 @@ class StreamingRidge:
             raise InvalidInputError("nothing has been learned yet; call learn(X, Y) before forget")
         sums = None
         for portion in self._rows.learned(X, as_targets("Y", Y), weights, before):
-            sums = self._no_sums(portion) if sums is None else sums
-            sums.add(*portion)
+            sums = self._no_sums_for(portion) if sums is None else sums
+            sums.add(portion.features, portion.targets, portion.weights)
         if sums is not None:
             self._become(before._replace(moments=before.moments.without(sums)))
         return self
@@ -268,15 +272,20 @@ class StreamingRidge:
 
         Every process starts empty, learns its own part of the stream, and calls this once. To
         continue, keep the result in one process and start empty in the others: otherwise the
-        result would count once for each process. If the processes do not match (in features or
-        outputs), all of them raise the same error, and nothing changes.
+        result would count once for each process. If the learners cannot be merged (because of
+        another network, seed or number of features, say), all of them raise the same error, and
+        nothing changes.
 
         Args:
             group: The processes that take part, as `torch.distributed.new_group` gives them; None
                 for all. Each of them must call this.
         """
-        add = adding_up(group)
-        found = sums_of_all(*self.learned, len(self._views), self._dtype, add)
+        add, learned = adding_up(group), self.learned
+        if not self._map.any_inputs:  # then samples may differ in size
+            learned = learned._replace(inputs=None)
+        device = torch.device("cpu") if learned.moments is None else learned.moments.mean.device
+        empty = partial(self._no_sums, device)
+        found = sums_of_all(*learned, empty, self._described(), add)
         if found is not None:
             self._become(RidgeState(*found))
         return self
@@ -347,7 +356,7 @@ class StreamingRidge:
     @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and the sums by name."""
-        moments, flat, dtype, inputs = self.learned
+        moments, flat, dtype, inputs, network_outputs = self.learned
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "kernel": self._map.description,
@@ -356,6 +365,7 @@ class StreamingRidge:
             "flat": flat,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "inputs": inputs,
+            "network_outputs": network_outputs,
         }
         if moments is None:
             return values, {}
@@ -411,6 +421,7 @@ class StreamingRidge:
             bool(values["flat"]),
             getattr(torch, values["dtype"]),
             None if values["inputs"] is None else int(values["inputs"]),
+            None if values["network_outputs"] is None else int(values["network_outputs"]),
         )
         if learned.dtype not in FLOATS:
             raise InvalidInputError(f"dtype is {learned.dtype}")
@@ -419,12 +430,17 @@ class StreamingRidge:
         loaded._become(learned)
         return loaded
 
-    def _no_sums(self, portion: Portion) -> Moments:
+    def _no_sums_for(self, portion: Portion) -> Moments:
         """Returns empty sums for such samples."""
-        features, targets, _ = portion
-        device = torch.device("cpu") if features.device.type == "mps" else features.device
-        sizes, views = (features.shape[1], targets.shape[1]), len(self._views)
-        return Moments(*sizes, self.intercept, device, views=views, precision=self._dtype)
+        device = portion.features.device
+        device = torch.device("cpu") if device.type == "mps" else device
+        return self._no_sums(device, portion.features.shape[1], portion.targets.shape[1])
+
+    def _no_sums(self, device: torch.device, features: int, outputs: int) -> Moments:
+        views = len(self._views)
+        return Moments(
+            features, outputs, self.intercept, device, views=views, precision=self._dtype
+        )
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -453,7 +469,19 @@ class StreamingRidge:
             kind |= {"features": learned.moments.features, "outputs": learned.outputs}
             if self._map.any_inputs:
                 kind["numbers in a sample"] = learned.inputs
+            if learned.network_outputs is not None:
+                kind["outputs of the network"] = learned.network_outputs
         return kind
+
+    def _described(self) -> dict[str, str]:
+        """Returns the same for all processes whose learners can be merged, if they learned."""
+        kind = self._kind(self.learned, sized=False)
+        sources = {"features": self._map.source, "views": self._views.functions}
+        texts = {"class": type(self).__name__, "features": json.dumps(kind.pop("kernel"))}
+        texts |= {name: json.dumps(value) for name, value in kind.items()}
+        return texts | {
+            name: f"{texts[name]} {fingerprint(each)}" for name, each in sources.items()
+        }
 
 
 def _require_fitting(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> None:

@@ -19,8 +19,15 @@ from retarget.theory.moments import LARGEST_NUMBER, Moments
 # How many numbers of a portion's features are in memory at a time.
 PORTION = {"cpu": 1 << 24}
 PORTION_ELSEWHERE = 1 << 28
-# Features, targets, and weights (None for 1 each) of some samples.
-Portion = tuple[Tensor, Tensor, Tensor | None]
+
+
+class Portion(NamedTuple):
+    """Some samples to learn or forget: features, targets minus the start, weights (None for 1)."""
+
+    features: Tensor
+    targets: Tensor
+    weights: Tensor | None
+    network_outputs: int | None
 
 
 class RidgeState(NamedTuple):
@@ -33,6 +40,8 @@ class RidgeState(NamedTuple):
     flat: bool = False  # whether the targets had one axis
     dtype: torch.dtype | None = None  # of the predictions
     inputs: int | None = None  # numbers in a sample
+    # of the network whose tangents are learned: their random combinations depend on it
+    network_outputs: int | None = None
 
     @property
     def outputs(self) -> int:
@@ -62,7 +71,7 @@ class SampleRows:
         outputs = targets.shape[1]
         require_unchanged("the number of outputs of Y", outputs, learned.outputs or outputs)
         chosen, stop = _as_weights(weights, len(targets)), 0
-        for seen in self._seen(X, learned, outputs):
+        for seen, network_outputs in self._seen(X, learned, outputs):
             rows = slice(stop, stop + len(seen[0][0]))
             true = targets[rows].double()
             features = torch.cat([each for each, _ in seen])
@@ -71,20 +80,24 @@ class SampleRows:
             _require_moderate("Y", true)
             _require_moderate("Y minus the network's own outputs", residual)
             some = None if chosen is None else chosen[rows].repeat(len(seen))
-            yield features, residual, some
+            yield Portion(features, residual, some, network_outputs)
             stop = rows.stop
 
     def means(self, X: Any, learned: RidgeState) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields features and starting values, the means over views: predictions are linear."""
-        for seen in self._seen(X, learned, learned.outputs):
+        for seen, _ in self._seen(X, learned, learned.outputs):
             features, starts = zip(*seen, strict=True)
             yield sum(features) / len(seen), sum(starts) / len(seen)
 
     def _seen(
         self, X: Any, learned: RidgeState, outputs: int
-    ) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """Yields features, and starting values (n, c) or (1, c), of each view of a few samples."""
+    ) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int | None]]:
+        """Yields what the views of a few samples give, and the number of the network's outputs.
+
+        That is features, and starting values (n, c) or (1, c), for each view.
+        """
         rows, first, width = 1, 0, None  # the first sample shows how many features there are
+        network_outputs = learned.network_outputs
         if learned.moments is not None:
             width = learned.moments.features
             rows = self._at_a_time(width, learned.moments.mean.device)
@@ -102,10 +115,14 @@ class SampleRows:
             for features, start in mapped:
                 width = width or features.shape[1]
                 require_unchanged("the number of features of X", features.shape[1], width)
+                if start is not None:
+                    network_outputs = network_outputs or start.shape[1]
+                    what = "the number of outputs of the network for X"
+                    require_unchanged(what, start.shape[1], network_outputs)
                 if start is None or start.shape[1] != outputs:  # learning starts from zero
                     start = features.new_zeros(1, outputs)
                 seen.append((features, start))
-            yield seen
+            yield seen, network_outputs
             first += len(features)
             rows = self._at_a_time(features.shape[1], features.device)
 

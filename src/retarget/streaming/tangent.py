@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from retarget.arrays import as_count
 from retarget.errors import InvalidInputError
-from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
-from retarget.kernels.empirical.terms import Layout
-from retarget.kernels.feature_maps import tangent_map
+from retarget.kernels.empirical.projection import Projection
+from retarget.kernels.feature_maps import combining, tangent_map
 from retarget.samples import copied
 from retarget.settings import in_plain_torch
 from retarget.state_files import checksum, part_of
@@ -60,7 +59,8 @@ class TangentLearner(StreamingRidge):
         params: Which parameters to use: a name, the name of a layer, a pattern such as
             `"*.lora_*"`, several of these, or a function of a name; None for all trainable ones
             (`requires_grad`).
-        seed: Seed of the projection and the combinations, which are the same on every machine.
+        seed: Seed of the projection and the combinations, which are the same on every machine: the
+            projection also depends on the parameters' names and shapes, and on nothing else.
 
     Attributes:
         module: The copy of the network that learning starts from; do not change it.
@@ -110,31 +110,26 @@ class TangentLearner(StreamingRidge):
         one size of batches (torch 2.11 does not).
 
         Raises:
-            InvalidInputError: Nothing has been learned yet; or it was all merged from elsewhere,
-                and no sample has passed through the network of this learner.
+            InvalidInputError: Nothing has been learned yet.
         """
         learned = self.learned
         weights = self._solved(learned).weights
         assert learned.dtype is not None  # as something was learned
-        if self._kernel.layout is None:
-            raise InvalidInputError(
-                "no sample has passed through this learner's network, which shows how its "
-                "parameters are used; call predict on a sample before as_module"
-            )
-        how = self.combinations, self.seed, self.views, learned.dtype
-        return TangentNetwork(self.module, self.params, self._kernel.layout, weights, *how)
-
-    @property
-    def _kernel(self) -> EmpiricalNTK:
-        assert isinstance(self._map.kernel, EmpiricalNTK)  # as `tangent_map` makes it
-        return self._map.kernel
+        assert learned.network_outputs is not None
+        return TangentNetwork(
+            self.module,
+            self.params,
+            weights,
+            combining(learned.network_outputs, self.combinations, self.seed),
+            Projection(self.features, self.seed),
+            self.views,
+            learned.dtype,
+        )
 
     @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, the sums, and copies of the weights."""
         values, tensors = super().to_state()
-        layout = self._kernel.layout
-        values["layout"] = list(layout) if tensors and layout is not None else None
         # copies, because tied weights share memory, which a safetensors file does not support
         weights = {f"network.{k}": v.clone() for k, v in self.module.state_dict().items()}
         return values, tensors | weights
@@ -175,6 +170,6 @@ class TangentLearner(StreamingRidge):
         if values["kernel"]["weights"] != checksum("", network.state_dict()):
             raise InvalidInputError("its weights differ from those that it was saved with")
         loaded = super().from_state(values, tensors, network, views)
-        if values["layout"] is not None:
-            loaded._kernel.layout = Layout(*values["layout"])
+        if loaded.samples:
+            as_count("network_outputs", values["network_outputs"])
         return loaded

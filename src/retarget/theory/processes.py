@@ -1,6 +1,7 @@
 """Adds up the sums of several processes, of which each has learned a part of the stream."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -12,9 +13,8 @@ from retarget.errors import InvalidInputError
 from retarget.theory.moments import NUMBERS, Moments
 from retarget.theory.triangle import Triangle
 
-# What every process shares first, besides its type: whether it has learned anything, has an
-# intercept, has flat targets; then numbers that must be the same, and their squares.
-HEADER = 13
+# A description is compared by the first of its digest's bytes, as so many whole numbers of 16 bits.
+WORDS = 4
 
 
 def adding_up(group: Any = None) -> Callable[[Tensor], None]:
@@ -39,10 +39,11 @@ def sums_of_all(
     flat: bool,
     dtype: torch.dtype | None,
     inputs: int | None,
-    views: int,
-    precision: torch.dtype,
+    network_outputs: int | None,
+    empty: Callable[[int, int], Moments],
+    described: Mapping[str, str],
     add: Callable[[Tensor], Any],
-) -> tuple[Moments, bool, torch.dtype, int] | None:
+) -> tuple[Moments, bool, torch.dtype, int | None, int | None] | None:
     """Adds up what all processes have learned; None if no process has learned anything.
 
     The processes find their common means first, and move their sums there before these are added,
@@ -52,36 +53,70 @@ def sums_of_all(
         held: The sums of this process; None if it has learned nothing.
         flat: Whether its targets had one axis.
         dtype: The type of its predictions.
-        inputs: How many numbers each of its samples has.
-        views: How many rows each of its samples has.
-        precision: The type in which it keeps C.
+        inputs: How many numbers each of its samples has; None if they may differ.
+        network_outputs: How many outputs the network has whose tangents it learns; None for others.
+        empty: Makes sums of nothing, for so many features and outputs.
+        described: What must be the same in every process, by names that are: also in those that
+            have learned nothing, because they will predict with the result.
         add: Replaces a tensor, in place, by its sum over the processes.
     """
-    device = torch.device("cpu") if held is None else held.mean.device
-    own: list[float] = [0.0] * (HEADER + len(FLOATS))
-    if held is not None and dtype is not None:
-        sizes = [held.features, held.outputs, inputs or 0, views, precision.itemsize]
+    _require_same_everywhere(described, add)
+    sizes, types = [0, 0, 0, 0], [False] * len(FLOATS)
+    if held is not None:
+        sizes = [held.features, held.outputs, inputs or 0, network_outputs or 0]
         types = [dtype == each for each in FLOATS]
-        own = [1, held.intercept, flat, *sizes, *(size**2 for size in sizes), *types]
-    header = torch.tensor(own, dtype=torch.float64, device=device)
+    own = [held is not None, flat, *types, *sizes, *(size**2 for size in sizes)]
+    header = torch.tensor(own, dtype=torch.float64)
     add(header)
-    n, intercepts, flats, *told = (round(each) for each in header.tolist())
-    sums, squares, types = told[:5], told[5:10], told[10:]
+    n, flats, *rest = (round(each) for each in header.tolist())
+    types_of_all, sums, squares = rest[:-8], rest[-8:-4], rest[-4:]
     if not n:
         return None
-    # numbers are the same if and only if the square of their sum is n times the sum of squares
-    alike = all(one**2 == n * other for one, other in zip(sums, squares, strict=True))
-    m, c, size, v, width = (total / n for total in sums)
-    if not alike or intercepts not in (0, n):
+    if not all(_are_same(n, *each) for each in zip(sums, squares, strict=True)):
+        m, c, numbers, outputs = (total / n for total in sums)
         raise InvalidInputError(
-            f"the {n} learners have on average {m:g} features, {c:g} outputs, {size:g} numbers in "
-            f"a sample, {v:g} views and {8 * width:g} bits of precision, and {intercepts} have an "
-            "intercept; expected the same in every process"
+            f"the {n} learners have on average {m:g} features, {c:g} outputs, {numbers:g} numbers "
+            f"in a sample and {outputs:g} outputs of the network; expected the same in every "
+            "process"
         )
-    total = Moments(int(m), int(c), intercepts > 0, device, views=views, precision=precision)
+    m, c, numbers, outputs = (total // n for total in sums)
+    total = empty(m, c)
     _fill(total, total if held is None else held, add)
-    found = [each for each, count in zip(FLOATS, types, strict=True) if count]
-    return total, flats == n, reduce(torch.promote_types, found), int(size)
+    found = [each for each, count in zip(FLOATS, types_of_all, strict=True) if count]
+    return (
+        total,
+        flats == n,
+        reduce(torch.promote_types, found),
+        numbers or None,
+        outputs or None,
+    )
+
+
+def _require_same_everywhere(described: Mapping[str, str], add: Callable[[Tensor], Any]) -> None:
+    """Raises the same error in all processes if these texts are not the same in all of them."""
+    words = []
+    for text in described.values():
+        digest = hashlib.sha256(text.encode()).digest()
+        words += [int.from_bytes(digest[2 * i : 2 * i + 2], "big") for i in range(WORDS)]
+    own = torch.tensor([1, *words, *(word**2 for word in words)], dtype=torch.float64)
+    add(own)
+    processes, *rest = (round(each) for each in own.tolist())
+    sums, squares = rest[: len(words)], rest[len(words) :]
+    same = [_are_same(processes, *each) for each in zip(sums, squares, strict=True)]
+    different = [
+        name for i, name in enumerate(described) if not all(same[WORDS * i : WORDS * (i + 1)])
+    ]
+    if different:
+        raise InvalidInputError(
+            f"the learners of the {processes} processes have different {', '.join(different)}; "
+            "expected the same in every process: give all of them the same network, seed and "
+            "options"
+        )
+
+
+def _are_same(n: int, total: int, squares: int) -> bool:
+    """Whether n numbers are all the same, from their sum and the sum of their squares."""
+    return total**2 == n * squares
 
 
 def _fill(total: Moments, held: Moments, add: Callable[[Tensor], Any]) -> None:

@@ -6,6 +6,7 @@ random features of the closed loop are retarget's.
 """
 
 import copy
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -255,9 +256,10 @@ def random_tangents(network, outputs, features, seed):
     """A sketch of the gradient of one combination of the outputs, with random signs."""
     random = torch.Generator().manual_seed(seed)
     signs = 2 * torch.randint(0, 2, (outputs, 1), generator=random) - 1
-    combined = torch.nn.Sequential(network, torch.nn.Linear(outputs, 1, bias=False).double())
-    combined[1].weight = torch.nn.Parameter(signs.T.double() / outputs**0.5)
-    trained = [f"0.{name}" for name, p in network.named_parameters() if p.requires_grad]
+    combine = torch.nn.Linear(outputs, 1, bias=False).double()
+    combine.weight = torch.nn.Parameter(signs.T.double() / outputs**0.5)
+    combined = torch.nn.Sequential(OrderedDict(network=network, combine=combine))
+    trained = [f"network.{name}" for name, p in network.named_parameters() if p.requires_grad]
     return rt.EmpiricalNTK(combined, outputs=0, params=trained, sketch=features, seed=seed).features
 
 

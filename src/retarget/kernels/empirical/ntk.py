@@ -35,10 +35,10 @@ from retarget.kernels.empirical.plan import (
     with_split_products,
 )
 from retarget.kernels.empirical.private import undisturbed
+from retarget.kernels.empirical.projection import Projection
 from retarget.kernels.empirical.recording import Network
 from retarget.kernels.empirical.terms import (
     Factors,
-    Layout,
     MoreLivePositionsError,
     tensor_cores,
 )
@@ -142,8 +142,7 @@ class Assembly:
         with self._bar(count(A)) as bar:
             for rows in _ranges(0, count(A), self.chunk):
                 factors, part = self.plan.factors_and_outputs(take(A, rows))
-                terms = zip(self.plan.terms, factors, strict=True)
-                found.append(torch.cat([term.features(each) for term, each in terms], 1))
+                found.append(self.plan.features(factors))
                 outputs.append(part)
                 bar.advance(rows.stop - rows.start)
         return torch.cat(found) * math.sqrt(self.plan.scale), torch.cat(outputs)
@@ -254,7 +253,8 @@ class EmpiricalNTK(Kernel):
             numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
             average, with an error that falls as 1 / sqrt(sketch); None for the exact kernel.
-        seed: Seed of the projection, which is the same for all calls.
+        seed: Seed of the projection, which depends on nothing else but the names and shapes of the
+            parameters: it is the same for all calls, samples and machines.
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
         preconditioner: For the kernel $J P J^\top$ of steps $-\eta P \nabla L$ with a diagonal P:
@@ -331,7 +331,7 @@ class EmpiricalNTK(Kernel):
         self.precision, self.progress = precision, progress
         self.sketch, self.seed = sketch, as_seed("seed", seed)
         self.preconditioner = preconditioner
-        self.layout: Layout | None = None  # of what is sketched; samples show it
+        self.projection = None if sketch is None else Projection(int(sketch), self.seed)
         chosen = self._parameters()
         if isinstance(preconditioner, Mapping):
             preconditioner_of(preconditioner, module, list(chosen))
@@ -352,8 +352,8 @@ class EmpiricalNTK(Kernel):
     def features(self, A: ArrayT) -> ArrayT:
         """(len(A), d) features whose inner products are the kernel: d is `sketch` if given.
 
-        Without a sketch, d is the number of outputs times the number of parameters, minus what a
-        last Linear saves.
+        Without a sketch, d is the number of outputs times the number of parameters: they are one
+        parameter's after the other's, and each one's output by output.
         """
         result: ArrayT = give_back(self.features_and_outputs(A)[0], library_of(A))
         return result
@@ -466,9 +466,8 @@ class EmpiricalNTK(Kernel):
         network = Network.from_module(self.module, self._parameters(), self.factors(), private)
         like, dtype = self._like(), self._dtype()
         plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed, rules)
-        if self.sketch is not None:
-            self.layout = plan.layout
-            return sketched(plan, self.sketch, self.seed)
+        if self.projection is not None:
+            return sketched(plan, self.projection)
         single = like.dtype == dtype == torch.float32
         if self.precision == "split" and single and tensor_cores(like.device):
             return with_split_products(plan)

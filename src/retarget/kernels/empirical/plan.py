@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.empirical.projection import Arrangement, Projection, SketchTerm
 from retarget.kernels.empirical.recording import (
     Chunk,
     GradientReduction,
@@ -27,10 +28,8 @@ from retarget.kernels.empirical.terms import (
     FeatureTerm,
     GradientTerm,
     JacobianTerm,
-    Layout,
     PairTerm,
     ReadoutTerm,
-    SketchTerm,
     SplitTerm,
     Term,
     alive,
@@ -86,7 +85,8 @@ class EmpiricalPlan:
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed, besides the factors.
         positions: The most positions of a sample that a `linear` or a `conv2d` is applied at.
-        layout: Which parameters each term's features belong to.
+        arrangements: Where each term's features have the gradients of which parameters; none if
+            they are projected.
     """
 
     network: Network
@@ -102,12 +102,35 @@ class EmpiricalPlan:
     working: int
     widen: bool
     positions: int
-    layout: Layout
+    arrangements: tuple[Arrangement, ...]
 
     @property
     def held(self) -> int:
         """Bytes of one sample's factors."""
         return sum(part.nbytes for factors in self.example for part in factors)
+
+    def features(self, factors: Sequence[Factors]) -> Tensor:
+        """(n, d) the projected gradients; if they are not, all of them, 0 where none was computed.
+
+        They are then one parameter's after the other's, in the order of the network, and each
+        one's output by output: the same for all samples, whatever they use.
+        """
+        if not self.arrangements:
+            return self.terms[0].features(factors[0])
+        parameters, outputs = self.network.parameters, len(self.chosen)
+        gradients: dict[str, Tensor] = {}
+        for term, arrangement, each in zip(self.terms, self.arrangements, factors, strict=True):
+            gradients |= arrangement.gradients(term.features(each), parameters, outputs)
+        n, like = len(factors[0][0]), next(iter(gradients.values()))
+        return torch.cat(
+            [
+                gradients[name].flatten(1)
+                if name in gradients
+                else like.new_zeros((n, outputs * parameter.numel()))
+                for name, parameter in parameters.items()
+            ],
+            1,
+        )
 
     def factors(self, samples: Samples, into: Sequence[Factors]) -> None:
         """Writes every term's factors to these arrays, from one pass through the network."""
@@ -229,15 +252,21 @@ def make_plan(
         working=_working(chunk, terms, example, g),
         widen=trial.widened,
         positions=_positions(trial),
-        layout=_layout(trial, ruled, rest),
+        arrangements=_arrangements(trial, ruled, rest),
     )
 
 
-def _layout(trial: Recording, layers: Sequence[LayerNames], rest: list[str]) -> Layout:
-    turned = [isinstance(trial.layers[layer][0], Multiplied) for layer in layers]
-    orders = ["columns" if each else "rows" for each in turned]
-    terms = [(names_of(layer), order) for layer, order in zip(layers, orders, strict=True)]
-    return Layout(trial.outputs.shape[1], [*terms, *([(rest, "flat")] if rest else [])])
+def _arrangements(
+    trial: Recording, layers: Sequence[LayerNames], rest: list[str]
+) -> tuple[Arrangement, ...]:
+    ruled = [
+        Arrangement(
+            tuple(names_of(layer)),
+            "columns" if isinstance(trial.layers[layer][0], Multiplied) else "rows",
+        )
+        for layer in layers
+    ]
+    return (*ruled, Arrangement(tuple(rest), "flat")) if rest else tuple(ruled)
 
 
 def with_split_products(plan: EmpiricalPlan) -> EmpiricalPlan:
@@ -250,14 +279,16 @@ def with_split_products(plan: EmpiricalPlan) -> EmpiricalPlan:
     return replace(plan, terms=terms, example=example)
 
 
-def sketched(plan: EmpiricalPlan, size: int, seed: int) -> EmpiricalPlan:
-    """Returns a plan whose only factors are the projected features."""
+def sketched(plan: EmpiricalPlan, projection: Projection) -> EmpiricalPlan:
+    """Returns a plan whose only factors are the projected gradients."""
     numbers = [each.nbytes * len(plan.chosen) for each in plan.network.parameters.values()]
     numbers += [part.nbytes for factors in plan.example for part in factors]
-    example = plan.network.like.new_empty((1, 1, size), dtype=plan.dtype)
+    example = plan.network.like.new_empty((1, 1, projection.size), dtype=plan.dtype)
+    term = SketchTerm(plan.terms, plan.arrangements, projection, plan.chosen)
     return replace(
         plan,
-        terms=(SketchTerm(plan.terms, size, seed),),
+        terms=(term,),
+        arrangements=(),
         example=((example,),),
         working=plan.working + plan.held + 3 * max(numbers),
     )
@@ -421,7 +452,7 @@ def _form(
     vocabulary = use.vocabulary if isinstance(use, LookedUp) else None
     root = _root(chunk, layer)
     if last and len(uses) == 1 and isinstance(use, LinearUse) and root is None:
-        return ReadoutTerm(layer, full, c)
+        return ReadoutTerm(layer, full, chunk.chosen, chunk.recording.outputs.shape[1])
     p = p if live is None else live
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * (p + WRITING) * groups * o * i / reuse

@@ -9,24 +9,21 @@ output's gradient by its result. The same part has several forms:
   embedding is the number of the row that was looked up: there the product is 1 or 0);
 * read-out: a layer whose result is the output itself has $g_k = e_k$, so that $a \cdot a'$ is all;
 * Jacobian: the gradients of parameters without a rule;
-* split and sketch: the gradients as two halves, or projected to a few numbers.
+* split and sketch: the gradients as two halves, or projected to a few numbers (`projection`).
 
 A form turns a chunk of samples into factors, each with one row per sample, and adds its part to a
 block of the kernel from the factors of the block's rows and columns. A sample has r rows in the
 kernel: one for each output in the full kernel, else 1, with the outputs among the features.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
-from torch.nn import functional
 
 from retarget.kernels.empirical.recording import Chunk, alike, derivatives, require_alike
 from retarget.kernels.empirical.uses import LayerNames
@@ -44,20 +41,6 @@ TRIANGLE_STEPS = 8  # in which products of pairs fill half a symmetric matrix
 PRODUCT_DEPTH = 1 << 15
 LARGEST = 15  # rows are scaled to stay below 2^LARGEST; half precision ends at 2^16
 DEPTH = 2048  # features whose products tensor cores add up at a time
-
-
-class Layout(NamedTuple):
-    """What the features of a network are.
-
-    Attributes:
-        outputs: The number of the network's outputs.
-        terms: For each term the names of its parameters, and the order of its features: "rows", one
-            parameter after the other in each row; "columns", the same of the transposed matrices;
-            "flat", one parameter after the other.
-    """
-
-    outputs: int
-    terms: list[tuple[list[str], str]]
 
 
 class MoreLivePositionsError(Exception):
@@ -334,8 +317,9 @@ class PairTerm(Term):
 class ReadoutTerm(Term):
     """The last layer: every output has the same inputs, and a row of weights of its own."""
 
-    def __init__(self, layer: LayerNames, full: bool, outputs: int) -> None:
-        self.layer, self.full, self.outputs = layer, full, outputs
+    def __init__(self, layer: LayerNames, full: bool, chosen: range, rows: int) -> None:
+        self.layer, self.full = layer, full
+        self.chosen, self.rows, self.outputs = chosen, rows, len(chosen)
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, inputs) a of the last layer, which is applied once."""
@@ -355,8 +339,12 @@ class ReadoutTerm(Term):
         return squares.expand(-1, self.outputs) if self.full else squares * self.outputs
 
     def features(self, factors: Factors) -> Tensor:
-        """The inputs, once for all outputs."""
-        return factors[0] * math.sqrt(self.outputs)
+        """The gradients, output by output: the inputs in the output's own row, and 0 elsewhere."""
+        a = factors[0]
+        F = a.new_zeros((len(a), self.outputs, self.rows, a.shape[1]))
+        for place, row in enumerate(self.chosen):
+            F[:, place, row] = a
+        return F.flatten(1)
 
 
 class SplitTerm(FeatureTerm):
@@ -429,103 +417,3 @@ def tensor_cores(device: torch.device) -> bool:
         return torch.mm(probe, probe, out_dtype=torch.float32).dtype == torch.float32
     except (AssertionError, RuntimeError):  # no CUDA, or no such cores
         return False
-
-
-# From so many features of a term on, a CPU reads the features in their order and adds each to its
-# bucket; below, it reads bucket by bucket. (Large terms come a few samples at a time.)
-MANY_FEATURES = 1 << 18
-
-
-class SketchTerm(FeatureTerm):
-    r"""All terms' features, projected to m numbers and added up.
-
-    The features of each term are assigned at random to m buckets of equal size, and a bucket is
-    added up with random signs: $s_b = \sum_{d \in b} \pm F_d$. As the signs are independent,
-    $E[s \cdot s'] = F \cdot F'$, and the variance is at most
-    $(\lVert F \rVert^2 \lVert F' \rVert^2 + (F \cdot F')^2) / m$, as for Gaussian projections, but
-    the features need be read only once.
-    """
-
-    def __init__(self, terms: tuple[Term, ...], size: int, seed: int) -> None:
-        self.terms, self.size, self.seed = terms, size, seed
-
-    def factors(self, chunk: Chunk) -> Factors:
-        """(n, 1, m) the sums of all buckets over all terms."""
-        total = chunk.network.like.new_zeros((count(chunk.samples), 1, self.size))
-        for place, term in enumerate(self.terms):
-            features = term.features(term.factors(chunk))
-            width, device = features.shape[1], features.device
-            if device.type == "cpu" and width >= MANY_FEATURES:
-                buckets, signs = _buckets(width, self.size, self.seed, place)
-                signed = features * signs.to(features.dtype)
-                for row, each in zip(total[:, 0], signed, strict=True):
-                    row.index_add_(0, buckets, each)
-                continue
-            index, signs = _slots(width, self.size, self.seed, place, device)
-            # one feature of all samples is contiguous: it costs more to find than to read
-            heaps = functional.embedding_bag(
-                index.view(self.size, -1),
-                features.mT.contiguous(),
-                mode="sum",
-                per_sample_weights=signs.to(features.dtype).view(self.size, -1),
-            )
-            total += heaps.mT[:, None]
-        return (total,)
-
-
-def _draw(
-    width: int, size: int, seed: int, place: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """The feature in each slot of the buckets, one after the other, and its sign: 0 if empty.
-
-    Drawn on the CPU, only from the seed and the term's place, so that all calls and devices agree.
-    """
-    random = torch.Generator().manual_seed(seed + 1_000_003 * place)
-    heap = -(-width // size)
-    dealt = torch.randperm(heap * size, generator=random, device="cpu")
-    signs = 2 * torch.randint(0, 2, (heap * size,), generator=random, device="cpu") - 1
-    signs = (signs * (dealt < width)).to(torch.int8)
-    return dealt.clamp(max=width - 1).to(device), signs.to(device)
-
-
-_slots = lru_cache(maxsize=64)(_draw)
-
-
-@lru_cache(maxsize=64)
-def _buckets(width: int, size: int, seed: int, place: int) -> tuple[Tensor, Tensor]:
-    """The bucket of each feature, and its sign."""
-    index, drawn = _draw(width, size, seed, place, torch.device("cpu"))
-    heap = torch.arange(len(index), dtype=torch.int32, device="cpu") // (len(index) // size)
-    buckets, signs = heap.new_empty(width), drawn.new_empty(width)
-    full = drawn != 0
-    buckets[index[full]], signs[index[full]] = heap[full], drawn[full]
-    return buckets, signs
-
-
-def sketch_by_parameter(
-    layout: Layout, parameters: Mapping[str, Tensor], outputs: int, size: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    """The bucket of each number of the parameters and its sign, 0 if it is in none.
-
-    Both are (outputs, numbers), for the parameters one after the other: `SketchTerm` in a form that
-    does not depend on how gradients are computed.
-    """
-    sizes = [each.numel() for each in parameters.values()]
-    total = sum(sizes)
-    split_up = torch.split(torch.arange(total, device="cpu"), sizes)
-    numbers = {
-        name: numbers.view(each.shape)
-        for (name, each), numbers in zip(parameters.items(), split_up, strict=True)
-    }
-    buckets = torch.zeros(outputs * total, dtype=torch.int64, device="cpu")
-    signs = torch.zeros(outputs * total, dtype=torch.int8, device="cpu")
-    for place, (names, order) in enumerate(layout.terms):
-        parts = [numbers[name] for name in names]
-        if order == "columns":
-            parts = [part.mT if part.ndim == 2 else part for part in parts]
-        rows = 1 if order == "flat" else min(part.numel() for part in parts)  # a bias has one a row
-        features = torch.cat([part.reshape(rows, -1) for part in parts], 1).flatten()
-        features = (total * torch.arange(outputs, device="cpu")[:, None] + features).flatten()
-        drawn, signs[features] = _buckets(len(features), size, seed, place)
-        buckets[features] = drawn.long()
-    return buckets.view(outputs, total), signs.view(outputs, total)
