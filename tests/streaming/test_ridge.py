@@ -269,6 +269,7 @@ def networks(seed, act=nn.ReLU):
 DIFFERENT = {
     "functions": (np.sin, np.cos),
     "lambdas": (lambda X: X + 1, lambda X: X + 2),
+    "shapes": (scaled_by(np.ones(4)), scaled_by(np.ones((1, 4)))),
     "names in a function": (lambda X: np.sin(X), lambda X: np.cos(X)),
     "closures": (scaled_by(2.0), scaled_by(3.0)),
     "partial": (partial(np.multiply, 2.0), partial(np.multiply, 3.0)),
