@@ -233,8 +233,7 @@ class EmpiricalNTK(Kernel):
     output depends on are left out if every sample has equally many (as in a last block that
     only passes on its first token). Other parameters take a Jacobian, as all do with
     `mode="jacobian"`: by `torch.func`, or one gradient at a time where it is not known to be right.
-    Where later samples use parameters in another way than the first few, every gradient is
-    computed by itself, which is slow.
+    Where later samples use parameters in another way than the first few, all take it.
 
     Args:
         module: Any module that returns a matrix of outputs (n, c) for n samples, alone or as the

@@ -207,8 +207,8 @@ def make_plan(
 
     Products have this dtype, and each sample's factors serve `reuse` pairs of samples. If `packed`,
     positions that no output depends on may be left out: all of the samples then need as many as
-    those that were tried, or `MoreLivePositionsError` is raised. Without `rules`, autograd computes
-    every gradient of every sample by itself.
+    those that were tried, or `MoreLivePositionsError` is raised. Without `rules`, all parameters
+    take the Jacobian, whether or not those samples use them.
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules may call view
@@ -232,7 +232,7 @@ def make_plan(
     ]
     written = tuple(term for term in terms if isinstance(term, GradientTerm | PairTerm))
     if rest:
-        terms.append(JacobianTerm(rest, full, one_by_one=not rules))
+        terms.append(JacobianTerm(rest, full))
     first = _first(chunk, ruled, {term.layer: term.reduce for term in written}, g)
     example = tuple(
         tuple(part[:1].clone() for part in parts) for parts in _factors(terms, first, dtype)
@@ -358,7 +358,9 @@ def _gradients(network: Network, recording: Recording, chosen: range) -> dict[st
 def _require_use(network: Network, samples: Samples) -> None:
     """Raises if none of the parameters is used for any of the samples."""
     for some in portions(samples, PROBED):
-        if network.record(some, widen=False).outputs.requires_grad:
+        with failure_explained(some):
+            recording = network.record(some, widen=False)
+        if recording.outputs.requires_grad:
             return
     raise InvalidInputError(
         f"the outputs depend on none of the parameters {', '.join(network.parameters)}; "

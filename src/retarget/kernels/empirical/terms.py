@@ -163,16 +163,11 @@ class JacobianTerm(FeatureTerm):
     `torch.func` computes them for many samples at once, if it is known to do so correctly.
     Otherwise, or if the module has code that vmap cannot follow (it looks at a mask's numbers,
     say), autograd computes them one by one.
-
-    Args:
-        names: The parameters.
-        full: Whether each output has a row of its own.
-        one_by_one: Whether to use autograd in any case.
     """
 
-    def __init__(self, names: Sequence[str], full: bool, one_by_one: bool = False) -> None:
+    def __init__(self, names: Sequence[str], full: bool) -> None:
         self.names, self.full = tuple(names), full
-        self._alone = one_by_one
+        self._alone = False
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the Jacobian."""
