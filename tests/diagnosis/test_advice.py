@@ -208,7 +208,7 @@ def test_few_rows_are_no_ground_for_advice():
     found = measured()
     few = tuple(replace(one, rows=29) for one in found.answers)
     kinds = [piece.kind for piece in advised(replace(found, answers=few))]
-    assert kinds == ["leave", "rows"]
+    assert kinds == ["rows"]
 
 
 def test_a_rate_that_diverges_is_replaced_by_the_best_one_that_was_tried():

@@ -105,8 +105,11 @@ def advised(diagnosis: Diagnosis) -> list[Advice]:
     room = allowed(verdict_kind(shown), facts(shown))
     pieces = [piece for piece in _Adviser(diagnosis).pieces() if piece.kind in room]
     helpful = any(piece.kind in ("change", "correct", "batch") for piece in pieces)
+    judged = any(enough(answer) for answer in diagnosis.answers)
+    if judged and not helpful:
+        return pieces
     # to leave it as it is, or that nothing is needed, is advised only if nothing else helps
-    return [piece for piece in pieces if not (helpful and piece.kind in ("leave", "nothing"))]
+    return [piece for piece in pieces if piece.kind not in ("leave", "nothing")]
 
 
 class _Adviser:

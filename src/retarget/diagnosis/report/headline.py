@@ -196,9 +196,9 @@ class Headline:
 
     def _one_pass(self, known: Facts) -> Iterator[str]:
         """Says that a single pass is not enough, whatever the order."""
-        nothing = "has forgotten nothing, but " if known.forgot == "no" else "is behind: "
+        opening = "has forgotten nothing, but" if known.forgot == "no" else "is behind, because"
         yield (
-            f"{self.who} {nothing}one pass is not enough: {self._compared('whole')}; in random "
+            f"{self.who} {opening} one pass is not enough: {self._compared('whole')}; in random "
             f"order it is {self._cost(self.shown.one_pass_cost)}."
         )
         if known.forgot == "not clear":
