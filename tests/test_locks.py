@@ -6,6 +6,7 @@ import pickle
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 import retarget
 import retarget as rt
+from retarget import locks
 from retarget.locks import Lock
 from retarget.settings import full_precision
 
@@ -110,20 +112,78 @@ def test_a_fork_learns_while_a_thread_of_its_parent_was_learning(make):
     assert learn() in (len(X), 2 * len(X))
 
 
-def test_the_thread_that_forks_keeps_what_it_has():
-    lock, taken = Lock(), []
+def test_a_thread_forks_while_it_has_a_lock():
+    lock = Lock()
 
-    def other_thread_waits_until_it_is_given_back():
-        other = threading.Thread(target=lambda: taken.append(lock.__enter__()))
-        other.start()
-        other.join(0.1)
-        waited = not taken
-        lock.__exit__()
-        other.join(PATIENCE)
-        return waited and len(taken) == 1
+    def go_on():
+        with lock.of_this_process:  # which it may take again
+            pass
+        outer.__exit__(None, None, None)
+        return True
 
-    with lock:
-        assert forked(other_thread_waits_until_it_is_given_back)
+    outer = lock.of_this_process
+    with outer:
+        assert forked(go_on)
+
+
+def test_threads_of_a_fork_wait_for_each_other():
+    """All of them see for the first time that their lock was another thread's."""
+    lock, numbers = Lock(), [0]
+
+    def count():
+        for _ in range(300):
+            with lock.of_this_process:
+                number = numbers[0]
+                time.sleep(0)
+                numbers[0] = number + 1
+
+    def counted():
+        threads = [threading.Thread(target=count) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return numbers == [1200]
+
+    def have(wait):
+        with lock.of_this_process:
+            wait()
+
+    with Busy(have):
+        assert forked(counted)
+
+
+def test_a_lock_that_another_thread_has_just_made_anew(monkeypatch):
+    lock, of_the_other = Lock(), []
+
+    class Late:
+        """Lets the other thread go first."""
+
+        def __enter__(self):
+            monkeypatch.setattr(locks, "_making", threading.Lock())
+            of_the_other.append(lock.of_this_process)
+
+        def __exit__(self, *error):
+            pass
+
+    monkeypatch.setattr(locks, "_forks", 1)
+    monkeypatch.setattr(locks, "_making", Late())
+    assert lock.of_this_process is of_the_other[0]
+
+
+def test_a_fork_while_a_lock_is_made_anew():
+    lock = Lock()
+
+    def make(wait):
+        with locks._making:
+            wait()
+
+    def learns():
+        with lock.of_this_process:
+            return True
+
+    with Busy(make):
+        assert forked(learns)
 
 
 def test_settings_of_threads_that_a_fork_does_not_have():

@@ -3,8 +3,39 @@
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
-from weakref import WeakSet
+
+_forks = 0  # between the first process and this one
+_making = threading.Lock()
+
+
+class Lock:
+    """A lock that its thread may take again; what is deep-copied or pickled gets one of its own.
+
+    In a forked process it is made anew, when it is first used. A fork has only the thread that
+    called `os.fork`: what other threads had taken, nobody would ever give back there. What they
+    were changing is complete without them, because our objects replace their state by one
+    assignment.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._forks = _forks
+
+    @property
+    def of_this_process(self) -> AbstractContextManager[Any]:
+        """What to write after `with`: a lock of Python itself, in which no interrupt is lost."""
+        if self._forks != _forks:
+            with _making:
+                if self._forks != _forks:
+                    # not by trying it: a thread of the fork may have the number of a former one
+                    self._lock = threading.RLock()
+                    self._forks = _forks
+        return self._lock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Lock, ()
 
 
 def in_forks(action: Callable[[], None]) -> None:
@@ -13,37 +44,10 @@ def in_forks(action: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=action)
 
 
-class Lock:
-    """A lock that its thread may take again; what is deep-copied or pickled gets one of its own.
-
-    A forked process has only the thread that called `os.fork`: what other threads had taken, nobody
-    would ever give back there. What they were changing is complete without them, because our
-    objects replace their state by one assignment.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        _all.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Lock, ()
+def _count_fork() -> None:
+    global _forks, _making
+    _forks += 1
+    _making = threading.Lock()
 
 
-_all: WeakSet[Lock] = WeakSet()
-
-
-def _free_what_others_had() -> None:
-    for lock in list(_all):
-        if lock._lock.acquire(blocking=False):
-            lock._lock.release()
-        else:
-            lock._lock = threading.RLock()
-
-
-in_forks(_free_what_others_had)
+in_forks(_count_fork)

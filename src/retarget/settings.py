@@ -56,13 +56,13 @@ class SharedSetting:
         in_forks(self._leave_others)
 
     def __enter__(self) -> None:
-        with self._lock:
+        with self._lock.of_this_process:
             if not self._users:
                 self._made.enter_context(self._setting())
             self._users.append(get_ident())
 
     def __exit__(self, *error: object) -> None:
-        with self._lock:
+        with self._lock.of_this_process:
             self._users.remove(get_ident())
             if not self._users:
                 self._made.close()

@@ -39,7 +39,7 @@ class StreamEstimator(BaseEstimator):
     ) -> Self:
         """Learns samples, as a new stream or as more of the present one."""
         turn: Lock = self.__dict__.setdefault("_turn", Lock())
-        with turn:
+        with turn.of_this_process:
             after = copy.copy(self)
             begins = restart or not after._has_begun
             after._learn(*after._targets(X, y, classes, begins), begins, **others)

@@ -140,7 +140,7 @@ class TangentNetwork(nn.Module):
         for weights in self.weights.mT:
             for row, mix in enumerate(self.mixes):
                 direction = self._by_name(self.signs[row] * weights[self.buckets[row]])
-                with _forward_mode:
+                with _forward_mode.of_this_process:
                     product = jvp(run, (chosen,), (direction,))[1]
                 results.append(product @ mix)
         products = torch.stack(results, 1)
@@ -212,5 +212,5 @@ def _load_forward_mode() -> None:
     one = torch.ones(1, device="cpu")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit")
-        with _forward_mode:
+        with _forward_mode.of_this_process:
             jvp(torch.neg, (one,), (one,))

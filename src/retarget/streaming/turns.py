@@ -26,7 +26,7 @@ def in_turn(
 
     @wraps(method)
     def call(shared: SharedT, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with shared._turn:
+        with shared._turn.of_this_process:
             return method(shared, *args, **kwargs)
 
     return call

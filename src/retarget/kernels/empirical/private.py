@@ -39,7 +39,7 @@ def undisturbed(module: nn.Module, run: Callable[[bool], ResultT]) -> ResultT:
             return run(True)
         except NotPrivateError:  # it has changed
             _known[module] = False
-    with _in_place:
+    with _in_place.of_this_process:
         if _known.get(module, can_be_copied(module)):
             try:
                 result = run(True)
