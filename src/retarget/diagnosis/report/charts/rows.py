@@ -125,9 +125,9 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     ]
     rise = np.nan_to_num(errors[:, 2] - errors[:, 0], nan=-np.inf)
     worst = parts[int(rise.argmax())]
-    forgotten = (
-        f" It forgot {worst.where} most: its error was {number(worst.online)} just before it "
-        f"learned them, and is {number(worst.now)} now."
+    risen = (
+        f" It rose most on {worst.where}: from {number(worst.online)} just before they were "
+        f"learned to {number(worst.now)} at the end."
     )
     x_axis, bands = _along(diagnosis)
     drift = _drift_begins(diagnosis)
@@ -144,9 +144,9 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         )
     return Chart(
         title="Where did it go wrong?",
-        caption="Where the dashed line is above the solid one of the same color, these rows were "
-        "forgotten. Where the solid one is above the batch model's, too little was learned from "
-        f"the rows before.{forgotten * bool(rise.max() > 0)}{drifted}",
+        caption="Where the dashed line is above the solid one of the same color, the error on "
+        "these rows has risen since they were learned. Where the solid one is above the batch "
+        f"model's, a batch model of the rows before does better.{risen * bool(rise.max() > 0)}{drifted}",
         alternative=f"Mean squared error along the stream. {'; '.join(told)}.{drifted}",
         figure=figure(
             traces, 340, x_axis, {"title": "mean squared error"} | scale(errors.ravel(), 20),
