@@ -146,7 +146,8 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         title="Where did it go wrong?",
         caption="Where the dashed line is above the solid one of the same color, the error on "
         "these rows has risen since they were learned. Where the solid one is above the batch "
-        f"model's, a batch model of the rows before does better.{risen * bool(rise.max() > 0)}{drifted}",
+        "model's, a batch model of the rows before does better."
+        f"{risen * bool(rise.max() > 0)}{drifted}",
         alternative=f"Mean squared error along the stream. {'; '.join(told)}.{drifted}",
         figure=figure(
             traces, 340, x_axis, {"title": "mean squared error"} | scale(errors.ravel(), 20),
