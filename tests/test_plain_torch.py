@@ -324,6 +324,7 @@ def test_what_is_made_in_inference_mode_goes_on_outside():
         first = targets_ahead.correct(samples[:7], targets[:7])
         K_inside = rt.EmpiricalNTK(module)(samples)
         corrected = rt.NetworkCorrector(module, PLAIN, 1.0, 4).correct(samples, targets)
+        frozen = rt.NetworkCorrector(module, PLAIN, 1.0, 4, refresh="never")
         led = rt.ClosedLoopCorrector(module, PLAIN, 1.0, 32, 12).correct(samples, targets)
     assert samples.is_inference()
     ordinary = network()
@@ -345,8 +346,36 @@ def test_what_is_made_in_inference_mode_goes_on_outside():
     np.testing.assert_allclose(later, whole, 1e-4, 1e-5)
     assert torch.equal(K_inside, rt.EmpiricalNTK(ordinary)(X))
     assert torch.equal(corrected, rt.NetworkCorrector(ordinary, PLAIN, 1.0, 4).correct(X, Y))
+    saved = rt.NetworkCorrector(ordinary, PLAIN, 1.0, 4, refresh="never")
+    saved.correct(X, Y)
+    frozen.restore(*saved.to_state())  # which writes to its copy of the network
+    assert torch.equal(frozen.recorrect(), saved.recorrect())
     again = rt.ClosedLoopCorrector(ordinary, PLAIN, 1.0, 32, 12).correct(X, Y)
     assert torch.equal(led, again)
+
+
+@pytest.mark.parametrize("where", SURROUNDINGS)
+def test_what_is_called_inside_finds_torch_as_it_starts(where):
+    """Functions and networks of the user's: no graph that takes memory, no autocast, and so on."""
+    seen = []
+
+    def note(*samples):
+        grad, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+        seen.append((grad, autocast, torch.is_inference_mode_enabled()))
+        return samples[0] @ samples[-1].T if len(samples) > 1 else samples[0]
+
+    with SURROUNDINGS[where]():
+        rt.as_kernel(note)(X)
+        rt.Features(note)(X)
+        rt.Features(note).values("X", X)
+        tracker = rt.ShiftTracker(note, LEARNER, 0.7)
+        tracker.update(X, Y)
+        ridge = rt.StreamingRidge(note, 0.7).learn(X, Y)
+        ridge.predict(X)
+        assert torch.is_inference_mode_enabled() == (where == "inference")
+        assert torch.is_autocast_enabled("cpu") == (where == "autocast")
+    assert len(seen) > 5
+    assert set(seen) == {(False, False, False)}
 
 
 @pytest.mark.parametrize("where", SURROUNDINGS)
