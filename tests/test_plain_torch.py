@@ -133,7 +133,8 @@ def ridge(make):
 def streaming_ridge():
     by_features = ridge(lambda: rt.StreamingRidge(rt.Linear(), 0.5, intercept=True))
     for kernel in (rt.RBF(2.0), NETWORK, rt.EmpiricalNTK(NETWORK)):
-        learner = rt.StreamingRidge(kernel, "auto", 16, precision="float32").learn(X, Y)
+        learner = rt.StreamingRidge(kernel, "auto", 16, precision="float32")
+        learner.learn(X, Y).learn(X[:4], Y[:4]).forget(X[:4], Y[:4])
         by_features["predict"] += (learner.predict(X), learner.gamma_)
     return by_features
 
@@ -324,6 +325,7 @@ def test_what_is_made_in_inference_mode_goes_on_outside():
         first = targets_ahead.correct(samples[:7], targets[:7])
         K_inside = rt.EmpiricalNTK(module)(samples)
         corrected = rt.NetworkCorrector(module, PLAIN, 1.0, 4).correct(samples, targets)
+        frozen = rt.NetworkCorrector(module, PLAIN, 1.0, 4, refresh="never")
         led = rt.ClosedLoopCorrector(module, PLAIN, 1.0, 32, 12).correct(samples, targets)
     assert samples.is_inference()
     ordinary = network()
@@ -345,23 +347,81 @@ def test_what_is_made_in_inference_mode_goes_on_outside():
     np.testing.assert_allclose(later, whole, 1e-4, 1e-5)
     assert torch.equal(K_inside, rt.EmpiricalNTK(ordinary)(X))
     assert torch.equal(corrected, rt.NetworkCorrector(ordinary, PLAIN, 1.0, 4).correct(X, Y))
+    saved = rt.NetworkCorrector(ordinary, PLAIN, 1.0, 4, refresh="never")
+    saved.correct(X, Y)
+    frozen.restore(*saved.to_state())  # which writes to its copy of the network
+    assert torch.equal(frozen.recorrect(), saved.recorrect())
     again = rt.ClosedLoopCorrector(ordinary, PLAIN, 1.0, 32, 12).correct(X, Y)
     assert torch.equal(led, again)
 
 
 @pytest.mark.parametrize("where", SURROUNDINGS)
+def test_what_is_called_inside_finds_torch_as_it_starts(where):
+    """Functions and networks of the user's: no graph that takes memory, no autocast, and so on."""
+    seen = []
+
+    def note(*samples):
+        grad, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+        seen.append((grad, autocast, torch.is_inference_mode_enabled()))
+        return samples[0] @ samples[-1].T if len(samples) > 1 else samples[0]
+
+    with SURROUNDINGS[where]():
+        rt.as_kernel(note)(X)
+        rt.Features(note)(X)
+        rt.Features(note).values("X", X)
+        tracker = rt.ShiftTracker(note, LEARNER, 0.7)
+        tracker.update(X, Y)
+        ridge = rt.StreamingRidge(note, 0.7).learn(X, Y)
+        ridge.predict(X)
+        assert torch.is_inference_mode_enabled() == (where == "inference")
+        assert torch.is_autocast_enabled("cpu") == (where == "autocast")
+    assert len(seen) > 5
+    assert set(seen) == {(False, False, False)}
+
+
+def tensors_of(thing, seen=None):
+    """All tensors that an object keeps."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    parts = thing.values() if isinstance(thing, dict) else thing
+    if not isinstance(thing, dict | list | tuple):
+        parts = vars(thing).values() if type(thing).__module__.startswith("retarget") else ()
+    for part in parts:
+        yield from tensors_of(part, seen)
+
+
+def going_on(thing, rows):
+    if isinstance(thing, rt.StreamingRidge):
+        return thing.learn(X[rows], Y[rows]).predict(X)
+    if isinstance(thing, rt.TargetCorrector):
+        return torch.cat([thing.correct(X[rows], Y[rows]), thing.fork().flush()])
+    thing.update(X[rows], Y[rows])
+    return thing.coefficients
+
+
+@pytest.mark.parametrize("where", SURROUNDINGS)
 def test_states_that_are_loaded_there_go_on_elsewhere(where, tmp_path):
     learner = rt.StreamingRidge(rt.Linear(), 0.5).learn(X[:8], Y[:8])
-    tracker = rt.ShiftTracker(rt.RBF(2.0), LEARNER, 0.7)
-    tracker.update(X[:8], Y[:8])
+    trackers = [kind(rt.RBF(2.0), LEARNER, 0.7) for kind in (rt.ShiftTracker, rt.CorrectionTracker)]
+    for each in trackers:
+        each.update(X[:8], Y[:8])
+    ahead = rt.TargetCorrector(rt.Linear(), LEARNER, 0.7, 4)
+    bounded = rt.TargetCorrector(rt.Linear(), LEARNER, 0.7, 4, features=8)
+    for each in (ahead, bounded):
+        each.correct(X[:7], Y[:7])
     with SURROUNDINGS[where]():
-        for each in (learner, tracker):
-            each.save(tmp_path / type(each).__name__)
-        loaded = rt.StreamingRidge.load(tmp_path / "StreamingRidge", rt.Linear())
-        tracked = rt.ShiftTracker.load(tmp_path / "ShiftTracker")
-    for each in (learner, loaded):
-        each.learn(X[8:], Y[8:])
-    for each in (tracker, tracked):
-        each.update(X[8:], Y[8:])
-    assert torch.equal(loaded.predict(X), learner.predict(X))
-    assert torch.equal(tracked.effective_targets, tracker.effective_targets)
+        loaded = []
+        for i, each in enumerate((learner, *trackers, ahead, bounded)):
+            each.save(tmp_path / str(i))
+            loaded.append(
+                type(each).load(tmp_path / str(i), rt.RBF(2.0) if i in (1, 2) else rt.Linear())
+            )
+    for one, other in zip((learner, *trackers, ahead, bounded), loaded, strict=True):
+        assert not any(part.is_inference() for part in tensors_of(other))
+        for rows in (slice(8, 9), slice(9, N)):
+            results = [going_on(each, rows) for each in (one, other)]
+            assert torch.equal(*results)

@@ -15,15 +15,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from retarget.locks import Lock, in_forks
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+ArgumentsT = ParamSpec("ArgumentsT")
+ResultT = TypeVar("ResultT")
 
 AUTOCAST = "cpu", "cuda", "mps", "xpu"  # kinds of devices that autocast can be on for
 BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
 LOOKS = 10
 
 
-def in_plain_torch(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def in_plain_torch(function: Callable[ArgumentsT, ResultT]) -> Callable[ArgumentsT, ResultT]:
     """Makes a function compute in the types of its tensors, without gradients, as torch does.
 
     Autocast would multiply in half precision, and label the result float32. What is made in
@@ -32,7 +32,7 @@ def in_plain_torch(function: Callable[Arguments, Result]) -> Callable[Arguments,
     """
 
     @wraps(function)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def call(*args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> ResultT:
         with ExitStack() as settings:
             if torch.is_inference_mode_enabled():
                 settings.enter_context(torch.inference_mode(False))

@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from retarget.errors import DamagedFileError, InvalidInputError
-from retarget.settings import in_plain_torch
 from retarget.storage import atomic_file
 
 FORMAT = 3
@@ -36,7 +35,6 @@ def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Ten
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-@in_plain_torch  # what is made in inference mode could never be written to
 def read_state(
     path: Path, device: str | torch.device = "cpu", kind: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -121,6 +121,7 @@ class Corrector(ABC):
         return values, tensors
 
     @classmethod
+    @in_plain_torch
     def load(
         cls,
         path: str | Path,

@@ -33,6 +33,7 @@ from retarget.kernels import (
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
 from retarget.locks import Lock
+from retarget.settings import in_plain_torch
 from retarget.state_files import (
     checksum,
     explained,
@@ -401,6 +402,7 @@ class Resumable(ABC):
         write_state(Path(path), header, tensors)
 
     @classmethod
+    @in_plain_torch
     def load(cls, path: str | Path, kernel: Any = None, device: str | torch.device = "cpu") -> Self:
         """Loads a file written by `save`; the stream then continues as if never interrupted.
 

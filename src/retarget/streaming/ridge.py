@@ -373,6 +373,7 @@ class StreamingRidge:
         return values | numbers, sums
 
     @classmethod
+    @in_plain_torch
     def load(
         cls,
         path: str | Path,
