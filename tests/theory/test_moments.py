@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
 from retarget.theory import ridge_search, triangle
 from retarget.theory.moments import Moments
+from retarget.theory.processes import require_same_everywhere
 from support.oracles import ridge as oracle
 from support.problems import assert_same
 
@@ -463,3 +464,16 @@ def test_the_search_goes_on_past_ridges_that_are_no_better():
     scores = [score_of(sums, start / 10.0**k) for k in range(3)]
     assert scores[1] > 0.999 * scores[0] > 0.999 * scores[2]
     assert score_of(sums, sums.solve("auto").gamma) < 0.01 * scores[0]
+
+
+def test_descriptions_that_differ_between_processes_are_told_apart():
+    sent = []
+    for number in range(1000):
+        require_same_everywhere({"kind": "the same", "number": str(number)}, sent.append)
+    assert [each[0].item() for each in sent] == [1] * 1000
+    told = "of the 2 processes have different number; expected the same in every process"
+    for other in sent[1:]:
+        with pytest.raises(InvalidInputError, match=told):
+            require_same_everywhere(
+                {"kind": "the same", "number": "0"}, lambda own, other=other: own.add_(other)
+            )

@@ -60,7 +60,7 @@ def sums_of_all(
             have learned nothing, because they will predict with the result.
         add: Replaces a tensor, in place, by its sum over the processes.
     """
-    _require_same_everywhere(described, add)
+    require_same_everywhere(described, add)
     sizes, types = [0, 0, 0, 0], [False] * len(FLOATS)
     if held is not None:
         sizes = [held.features, held.outputs, inputs or 0, network_outputs or 0]
@@ -92,7 +92,7 @@ def sums_of_all(
     )
 
 
-def _require_same_everywhere(described: Mapping[str, str], add: Callable[[Tensor], Any]) -> None:
+def require_same_everywhere(described: Mapping[str, str], add: Callable[[Tensor], Any]) -> None:
     """Raises the same error in all processes if these texts are not the same in all of them."""
     words = []
     for text in described.values():
