@@ -66,7 +66,7 @@ def sums_of_all(
         sizes = [held.features, held.outputs, inputs or 0, network_outputs or 0]
         types = [dtype == each for each in FLOATS]
     own = [held is not None, flat, *types, *sizes, *(size**2 for size in sizes)]
-    header = torch.tensor(own, dtype=torch.float64)
+    header = torch.tensor(own, dtype=torch.float64, device="cpu")
     add(header)
     n, flats, *rest = (round(each) for each in header.tolist())
     types_of_all, sums, squares = rest[:-8], rest[-8:-4], rest[-4:]
@@ -98,7 +98,8 @@ def require_same_everywhere(described: Mapping[str, str], add: Callable[[Tensor]
     for text in described.values():
         digest = hashlib.sha256(text.encode()).digest()
         words += [int.from_bytes(digest[2 * i : 2 * i + 2], "big") for i in range(WORDS)]
-    own = torch.tensor([1, *words, *(word**2 for word in words)], dtype=torch.float64)
+    counted = [1, *words, *(word**2 for word in words)]
+    own = torch.tensor(counted, dtype=torch.float64, device="cpu")
     add(own)
     processes, *rest = (round(each) for each in own.tolist())
     sums, squares = rest[: len(words)], rest[len(words) :]

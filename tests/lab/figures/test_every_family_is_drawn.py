@@ -138,12 +138,19 @@ def numbers(family):
             yield name, f"[{text}]" if isinstance(value, list) else text
 
 
+# The options that are checked by the method that uses them.
+USED_BY = {"gamma": "corrected", "block_size": "corrected", "strength": "ewc", "capacity": "er"}
+
+
 @pytest.mark.parametrize("family", [names[0] for names in BY_RUNS.values()])
 def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(family):
     wrong = list(numbers(family))
     assert len(wrong) >= 8
     for name, text in wrong:
-        experiment = small(family).changed(parse_changes([f"{name} = {text}"]))
+        changes = [f"{name} = {text}"]
+        if "method" in families()[family].config.model_fields and name in USED_BY:
+            changes.append(f'method = "{USED_BY[name]}"')
+        experiment = small(family).changed(parse_changes(changes))
         with pytest.raises(
             rt.errors.InvalidInputError, match=rf"small: parameters.*\b{name}\b.*expected"
         ):
