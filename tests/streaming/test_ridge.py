@@ -403,6 +403,17 @@ def test_learners_that_cannot_be_merged_are_not_in_processes_either(
     assert [saved(each, tmp_path / "state") for each in group] == before
 
 
+def test_views_of_the_same_name_that_differ_between_processes(all_merged):
+    X, Y, _, _ = made()
+    pair = [
+        rt.StreamingRidge(cubes, 0.4, views=[None, view]).learn(X, Y)
+        for view in (lambda X: 2 * X, lambda X: 3 * X)
+    ]
+    errors = [str(error) for error in all_merged(pair)]
+    assert len(errors) == 2
+    assert all("have different views; expected" in error for error in errors)
+
+
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_features_that_are_not_merged_are_not_in_processes_either(name, all_merged):
     X, Y, _, _ = made()
