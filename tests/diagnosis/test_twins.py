@@ -95,7 +95,9 @@ def test_too_few_rows(rows):
     assert found.verdict.headline.startswith("There are too few rows") == few
     *others, last = found.verdict.recommendations
     assert last.startswith("Collect more rows")
-    assert others == ["Nothing that was tried is clearly better: leave the learner as it is."]
+    # nothing is said of what was tried where there are too few rows to judge it
+    leave = "Nothing that was tried is clearly better: leave the learner as it is."
+    assert others == ([] if few else [leave])
 
 
 def test_a_shuffled_stream_is_fine():
