@@ -1,5 +1,6 @@
 """A learner by its options, and read off a torch.optim.SGD, against it step by step."""
 
+import dataclasses
 import json
 import re
 
@@ -189,6 +190,43 @@ def test_it_reads_every_option_and_steps_without_momentum_leave_nothing_behind()
     optimizer = torch.optim.SGD(weights(2), **every)
     assert rt.SGD.from_torch(optimizer, 7, "mean") == rt.SGD(0.3, 7, 0.5, True, 0.01, "mean")
     assert rt.SGD.from_torch(stepped(0.0), 1, "sum") == rt.SGD(0.1)
+
+
+SCHEDULE = tuple(0.09 / (1 + i) for i in range(-(-N // BATCH)))
+# a value for every field of the description that is not its default
+OTHER_VALUES = {
+    "lr": SCHEDULE,
+    "batch_size": BATCH,
+    "momentum": 0.6,
+    "nesterov": True,
+    "weight_decay": 0.2,
+    "reduction": "mean",
+}
+
+
+def test_to_torch_takes_the_steps_of_every_field():
+    assert {each.name for each in dataclasses.fields(rt.SGD)} == set(OTHER_VALUES)
+    learner = rt.SGD(**OTHER_VALUES)
+    random = np.random.default_rng(8)
+    X = torch.from_numpy(random.normal(size=(N, 3)))
+    Y = torch.from_numpy(random.normal(size=(N, 2)))
+    (w,) = weights((3, 2))
+    optimizer = learner.to_torch([w])
+    for step in range(learner.steps(N)):
+        rows = slice(step * BATCH, (step + 1) * BATCH)
+        optimizer.param_groups[0]["lr"] = learner.rate(step)
+        optimizer.zero_grad()
+        (0.5 * (Y[rows] - X[rows] @ w).square().sum() / len(Y[rows])).backward()
+        optimizer.step()
+    A = rt.online_coefficients(X @ X.T, Y, learner)
+    torch.testing.assert_close(X @ X.T @ A, X @ w.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_to_torch_and_back():
+    for name in ("momentum", "weight_decay"):  # each alone, and none
+        learner = rt.SGD(0.3, **{name: OTHER_VALUES[name]})
+        assert rt.SGD.from_torch(learner.to_torch(weights(2)), 1, "sum") == learner
+    assert rt.SGD(SCHEDULE).to_torch(weights(2), 2).param_groups[0]["lr"] == SCHEDULE[2]
 
 
 def scheduled():

@@ -1,7 +1,7 @@
 """The description of an online learner, and the labels and colors of learners."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -137,6 +137,37 @@ class SGD:
                 "without momentum"
             )
         return described_optimizer(optimizer, batch_size, reduction)[0]
+
+    def to_torch(
+        self, parameters: "Iterable[torch.Tensor]", first_step: int = 0
+    ) -> "torch.optim.SGD":
+        """Returns a new `torch.optim.SGD` that takes this learner's steps.
+
+        Use it in a training loop that begins with a description, as `from_torch` is for a loop that
+        has an optimizer. The batches and the reduction of the loss remain the loop's own work. With
+        a schedule it has the rate of the step at which it begins; set
+        `group["lr"] = learner.rate(step)` before each later one.
+
+        Args:
+            parameters: What to train, for example `network.parameters()`.
+            first_step: The step of the schedule at which it begins.
+
+        Examples:
+            >>> import torch
+            >>> learner = SGD(lr=0.1, momentum=0.9)
+            >>> optimizer = learner.to_torch([torch.zeros(3, requires_grad=True)])
+            >>> SGD.from_torch(optimizer, batch_size=1, reduction="sum") == learner
+            True
+        """
+        import torch
+
+        return torch.optim.SGD(
+            parameters,
+            lr=self.rate(first_step),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
 
     @property
     def has_memory(self) -> bool:

@@ -131,13 +131,7 @@ class Rehearsal:
         weights |= {name: value.clone() for name, value in self.module.named_buffers()}
         optimizer: Optimizer
         if self.optimizer is None:
-            optimizer = torch.optim.SGD(
-                clones.values(),
-                learner.rate(step),
-                learner.momentum,
-                weight_decay=learner.weight_decay,
-                nesterov=learner.nesterov,
-            )
+            optimizer = learner.to_torch(clones.values(), step)
         else:  # with its state, on the clones
             optimizer = copy.deepcopy(self.optimizer, dict(clones))
         rates = [group["lr"] for group in optimizer.param_groups]

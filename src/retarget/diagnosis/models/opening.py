@@ -150,11 +150,6 @@ def _adapted_network(
     if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
         with torch.no_grad():  # lazy layers get the number of features from a first row
             module(torch.zeros(1, stream.X.shape[1], device="cpu"))
-    optimizer = torch.optim.SGD(
-        [parameter for parameter in module.parameters() if parameter.requires_grad],
-        lr=options.learner.rate(0),
-        momentum=options.learner.momentum,
-        nesterov=options.learner.nesterov,
-        weight_decay=options.learner.weight_decay,
-    )
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = options.learner.to_torch(trained)
     return TorchModel(module, optimizer, loss, stream, options.learner.batch_size)

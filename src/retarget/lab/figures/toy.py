@@ -247,7 +247,7 @@ def simulate(
     """Returns predictions at the queries after each step of torch.optim.SGD, in weight space."""
     phi, y, q = (torch.as_tensor(part) for part in (features, targets, queries))
     w = torch.zeros(phi.shape[1], dtype=phi.dtype, requires_grad=True)
-    optimizer = torch.optim.SGD([w], lr=learner.rate(0))
+    optimizer = learner.to_torch([w])
     predictions = []
     for start in range(0, len(y), learner.batch_size):
         rows = slice(start, start + learner.batch_size)
