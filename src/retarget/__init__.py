@@ -20,7 +20,19 @@ if TYPE_CHECKING:
         StreamingRidgeClassifier,
         StreamingRidgeRegressor,
     )
-    from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
+    from retarget.kernels import (
+        RBF,
+        Affine,
+        EmpiricalNTK,
+        Features,
+        InfiniteNTK,
+        Kernel,
+        Laplace,
+        Linear,
+        Matern32,
+        Matern52,
+        as_kernel,
+    )
     from retarget.learners import SGD
     from retarget.networks.closed_loop import ClosedLoopCorrector
     from retarget.networks.corrector import NetworkCorrector
@@ -81,8 +93,13 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "diagnose",
     "Diagnosis",
     # kernels
+    "Kernel",
     "RBF",
+    "Laplace",
+    "Matern32",
+    "Matern52",
     "Linear",
+    "Affine",
     "Features",
     "InfiniteNTK",
     "EmpiricalNTK",
@@ -102,7 +119,8 @@ _MODULES = {
     "errors": "RetargetError",
     "estimators": "OnlineKernelClassifier OnlineKernelRegressor "
     "StreamingRidgeClassifier StreamingRidgeRegressor",
-    "kernels": "RBF EmpiricalNTK Features InfiniteNTK Linear as_kernel",
+    "kernels": "RBF Affine EmpiricalNTK Features InfiniteNTK Kernel Laplace Linear Matern32 "
+    "Matern52 as_kernel",
     "learners": "SGD",
     "streaming.corrector": "TargetCorrector",
     "streaming.ridge": "StreamingRidge",

@@ -373,8 +373,8 @@ PRICE = ("t.csv", "--target", "price")
         (("gone.csv", "--target", "c"), "Error: there is no file gone.csv"),
         (("--target", "c"), "give the file of the stream"),
         (("odd.csv", "--target", "x"), "'.red.:rocket:', 'c'"),  # no markup
-        ((*PRICE, "--kernel", "rbg"), "--kernel is 'rbg'; expected rbf, linear, affine, or pack"),
-        ((*PRICE, "--kernel", "no_such:net"), "the network 'no_such:net' cannot be imported"),
+        ((*PRICE, "--kernel", "rbg"), "--kernel is 'rbg'; expected affine, laplace, linear"),
+        ((*PRICE, "--kernel", "no_such:net"), "the kernel 'no_such:net' cannot be imported"),
         ((*PRICE, "--lr", "fast"), "--lr is 'fast'; expected auto or a number"),
         ((*PRICE, "--width", "0"), "--width is 0; expected a positive"),
         (

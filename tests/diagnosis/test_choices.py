@@ -187,7 +187,7 @@ def test_kernels_by_name_object_and_function():
     kernel, words = choose_kernel(options_for(), X)
     distances = (X[:, None] - X).norm(dim=2)[np.triu_indices(30, 1)]
     assert kernel.width == pytest.approx(np.median(distances))
-    assert words == KernelUsed("RBF", kernel.width, automatic=True)
+    assert words == KernelUsed("rbf", kernel.width, automatic=True)
     assert choose_kernel(options_for(width=0.5), X)[0].width == 0.5
     linear, words = choose_kernel(options_for(kernel="linear"), X)
     assert (repr(linear), words) == ("Linear()", KernelUsed("linear"))

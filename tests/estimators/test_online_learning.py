@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 import retarget as rt
 from retarget.errors import InvalidInputError
 from retarget.estimators import online
-from retarget.kernels import simple
+from retarget.kernels import stationary
 from support.oracles import literal, simulation
 from support.problems import assert_same, gammas, problems
 
@@ -121,7 +121,7 @@ def test_an_open_width_is_the_median_distance_and_a_rate_for_it_fits_single_samp
     assert model.lr_ == pytest.approx(1.0)
     assert model.predict(X[-1:]) == pytest.approx(Y[-1:])
     assert rt.OnlineKernelRegressor("linear", width=3.0).fit(X, Y).width_ is None
-    monkeypatch.setattr(simple, "MEDIAN_SAMPLES", 15)  # of a long stream, evenly spaced ones
+    monkeypatch.setattr(stationary, "MEDIAN_SAMPLES", 15)  # of a long stream, evenly spaced ones
     widths = [rt.OnlineKernelRegressor().fit(part, part[:, 0]).width_ for part in (X, X[::3])]
     assert widths[0] == widths[1]
 

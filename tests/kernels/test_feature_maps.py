@@ -128,11 +128,11 @@ def test_names_of_kernels():
     assert_same(feature_map("linear")(X), X, 0)
     named, known = feature_map("rbf", 9, 2), feature_map(rt.RBF(2.0), 9, 2)  # X has four columns
     assert_same(named(X), known(X), 0)
-    assert (named.kernel, named.description["width"]) == (None, "auto")
+    assert (named.kernel.width, named.description["width"]) == ("auto", "auto")
 
 
 @pytest.mark.parametrize(("call", "error", "match"), [
-    (lambda: feature_map(3), InvalidTypeError, "kernel is 3; expected a function from samples"),
+    (lambda: feature_map(3), InvalidTypeError, "kernel is 3, .* a function from samples"),
     (lambda: feature_map("cosine"), InvalidTypeError, "kernel is 'cosine'"),
     (lambda: feature_map(INFINITE)(X), InvalidTypeError, "expected a function"),
     (returning(torch.zeros(7)), InvalidInputError, r"returned shape \(7,\) for 7 samples; expect"),

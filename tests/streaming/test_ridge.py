@@ -22,7 +22,7 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
-from retarget.kernels.feature_maps import RandomFourier
+from retarget.kernels.stationary import RandomFourier
 from retarget.state_files import read_state, write_state
 from retarget.streaming import rows as rows_module
 from support.oracles import ridge as oracle
@@ -101,7 +101,7 @@ def test_random_features_of_a_gaussian_kernel(tmp_path):
     assert repr(thing) == "StreamingRidge(gamma=0.5, samples=40)"
     assert thing.nbytes == 8 * (12 + 2 + 12 * 12 + 12 * 2 + 2)
     assert (thing.empty().samples, thing.empty().nbytes) == (0, 0)
-    phi, asked = (RandomFourier(1.5, 12, 4)(each)[0].numpy() for each in (X, queries))
+    phi, asked = (RandomFourier(rt.RBF(1.5), 12, 4)(each).numpy() for each in (X, queries))
     thing.save(tmp_path / "state")
     loaded = rt.StreamingRidge.load(tmp_path / "state", rt.RBF(1.5))
     for each in (thing, thing.empty().learn(X, Y), loaded):
@@ -217,7 +217,7 @@ def test_what_cannot_be_merged(tmp_path):
     sizes = "'features': {}, 'outputs': {}}}; expected"
     for one, other, match in (
         (thing, learner(intercept=True), "'intercept': True.*; expected .*'intercept': False"),
-        (thing, random.empty(), "other has {'kernel': {'kind': 'RBF'"),
+        (thing, random.empty(), "other has {'kernel': {'kind': 'rbf'"),
         (thing, learner().learn(X[:, :3], Y), sizes.format(9, 2)),
         (thing, learner().learn(X, Y[:, 0]), sizes.format(12, 1)),
         (thing, rt.TangentLearner(nn.Linear(4, 2)), "is a TangentLearner; expected a StreamingR"),

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.tables.roles import Roles
 
-KERNELS = ("rbf", "linear", "affine")
 DIGITS = ("digit",)  # the target of the embedded digits
 
 
 def diagnosis_options(asked: StreamOptions, **more: Any) -> "DiagnosisOptions":
     """Returns what the options say about learner and method, with `more` of a command's own."""
     from retarget.diagnosis.options import OPEN_RATE, DiagnosisOptions
+    from retarget.kernels.lookup import kernel_names
     from retarget.learners import NOT_SAID, SGD
 
     if asked.batch_size > 1 and asked.reduction is None:
@@ -30,10 +30,10 @@ def diagnosis_options(asked: StreamOptions, **more: Any) -> "DiagnosisOptions":
             "--reduction mean if the loss of a step is the mean over its mini-batch, as PyTorch's "
             "losses are by default, or --reduction sum, as in the paper"
         )
-    if asked.kernel not in KERNELS and ":" not in asked.kernel:
+    names = kernel_names()
+    if asked.kernel not in names and ":" not in asked.kernel:
         raise InvalidInputError(
-            f"--kernel is {asked.kernel!r}; expected {', '.join(KERNELS)}, or "
-            "package.module:factory"
+            f"--kernel is {asked.kernel!r}; expected {', '.join(names)}, or package.module:factory"
         )
     rate = auto_or_number("--lr", asked.lr)
     features = asked.features

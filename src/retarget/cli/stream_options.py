@@ -127,16 +127,18 @@ class StreamOptions:
     kernel: Annotated[
         str,
         learner_option(
-            "rbf|linear|affine|MODULE:FACTORY",
-            "Which rows the learner treats as similar; affine: linear with an intercept. For your "
-            "own network, name the function that makes it, as package.module:factory (its "
-            "empirical NTK is used).",
+            "NAME|MODULE:FACTORY",
+            "Which rows the learner treats as similar: rbf, laplace, matern32, matern52, linear, "
+            "or affine (linear with an intercept). For your own, name the kernel's class, or the "
+            "function that makes it, as package.module:factory; of a network, the empirical NTK "
+            "is used.",
         ),
     ] = "rbf"
     width: Annotated[
         str,
         learner_option(
-            "auto|NUMBER", "Width of the rbf kernel; auto: the median distance between rows."
+            "auto|NUMBER",
+            "Width of a kernel that has one; auto: the median distance between rows.",
         ),
     ] = "auto"
     lr: Annotated[

@@ -10,6 +10,7 @@ from retarget.arrays import as_positive
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.diagnosis.dialect import named, option
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels.lookup import kernel_names, takes_width
 from retarget.learners import SGD, require_learner
 from retarget.text import amount_of_memory, as_seed
 from retarget.theory.iterative import check_correction
@@ -93,10 +94,12 @@ class DiagnosisOptions:
             )
         as_aim(self.aim, named("aim"))
         as_seed(named("seed"), self.seed)
-        if self.width != "auto" and self.kernel != "rbf":
+        to_import = isinstance(self.kernel, str) and ":" in self.kernel
+        if self.width != "auto" and not to_import and not takes_width(self.kernel):
+            widths = ", ".join(name for name in kernel_names() if takes_width(name))
             raise InvalidInputError(
                 f"{named('width')} is {self.width!r} with {named('kernel')} {self.kernel!r}; only "
-                "'rbf' takes it: leave it out"
+                f"the kernels {widths} take it: leave it out"
             )
         if self.model_options is not None and self.model is None:
             raise InvalidInputError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from retarget.diagnosis.answers import AlternativeModel, Estimate, Evaluation, HoldOut, Metric
 from retarget.diagnosis.measure.along import errors_along
@@ -55,9 +55,15 @@ from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
 from retarget.diagnosis.tables.roles import Impute, Roles, order_rows, order_test_rows
-from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
-from retarget.import_path import USER_ERRORS, imported_network, reason
+from retarget.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+)
+from retarget.import_path import USER_ERRORS, called, imported, reason
 from retarget.kernels import EmpiricalNTK, Kernel
+from retarget.kernels.lookup import named_class
 from retarget.learners import SGD
 from retarget.progress import PatientBar
 from retarget.settings import considerate_threads, in_plain_torch
@@ -120,10 +126,11 @@ def diagnose(
         learner: The online learner, if you know its rate.
         lr: The rate of a learner of single rows; "auto" picks the stable rate with the smallest
             error on each row before it is learned.
-        kernel: "rbf", "linear", "affine" (linear with an intercept, as scikit-learn's linear models
-            have), anything that `retarget.as_kernel` accepts, or "package.module:factory" for the
-            tangent kernel of the network that it returns.
-        width: Width of the RBF kernel; "auto" uses the median distance between rows.
+        kernel: "rbf", "laplace", "matern32", "matern52", "linear", "affine" (linear with an
+            intercept, as scikit-learn's linear models have), the name of a kernel of your own,
+            anything that `retarget.as_kernel` accepts, or "package.module:factory" for the kernel
+            that it returns, or for the tangent kernel of the network that it returns.
+        width: Width of a kernel that has one; "auto" uses the median distance between rows.
         group: **The rows.** Each row's group: (n,), or the name of a column of X, which is then not
             a feature.
         time: Values to sort the rows by: (n,), or the name of a column of X; None keeps the order.
@@ -239,7 +246,7 @@ def diagnose_table(
         notes = (f"Test set: {note}" for note in test_stream.notes if note not in stream.notes)
         stream = replace(stream, notes=(*stream.notes, *notes))
     if isinstance(options.kernel, str) and ":" in options.kernel:
-        options = replace(options, kernel=network_kernel(options.kernel, stream.X.shape[1]))
+        options = replace(options, kernel=imported_kernel(options.kernel, stream.X.shape[1]))
     parted = split_at(stream, held, test_stream, options)
     diagnosis = diagnose_split(parted, options)
     if not roles.logged:
@@ -252,9 +259,22 @@ def diagnose_table(
     return replace(diagnosis, model=logged)
 
 
-def network_kernel(path: str, features: int) -> EmpiricalNTK:
-    """Returns the empirical NTK, in float64, of the network that "package.module:factory" makes."""
-    network = imported_network(path, "network").double().eval()
+def imported_kernel(path: str, features: int) -> Kernel | type[Kernel]:
+    """Returns the kernel, or the class of kernels, that "package.module:factory" is or makes.
+
+    If it makes a network, that is its empirical NTK, in float64.
+    """
+    made = imported(path, "kernel")
+    if not isinstance(made, Kernel) and named_class(made) is None:
+        made = called(made, path, "kernel")
+    if isinstance(made, Kernel) or named_class(made) is not None:
+        return made  # type: ignore[no-any-return]  # by `named_class`
+    if not isinstance(made, nn.Module):
+        raise InvalidTypeError(
+            f"{path!r} returned a {type(made).__name__}; expected a torch.nn.Module, whose tangent "
+            "kernel is used, or a kernel (rt.kernels.Kernel)"
+        )
+    network = made.double().eval()
     try:
         with torch.no_grad():
             network(torch.zeros(2, features, dtype=torch.float64, device="cpu"))

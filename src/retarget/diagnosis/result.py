@@ -68,12 +68,11 @@ class Stability:
     non_normality: float
 
 
-FeatureKind = Literal["nystroem", "linear", "own"]
+FeatureKind = Literal["nystroem", "own"]
 # Features that can replace a kernel; all but the first reproduce it exactly.
 FEATURES: dict[FeatureKind, str] = {
     "nystroem": "Nyström features",
-    "linear": "exact linear features",
-    "own": "exact features of the kernel's own",
+    "own": "features of the kernel's own, which are exact",
 }
 
 
@@ -231,16 +230,14 @@ class KernelUsed:
     """The kernel of a diagnosis.
 
     Attributes:
-        name: "RBF", "linear", or how the kernel describes itself.
-        width: The width of an RBF kernel; None for others.
+        name: The name of the kernel, such as "rbf", or how it describes itself.
+        width: Its width, if it has one and was chosen by name.
         automatic: Whether the width was chosen: the median distance between rows.
-        intercept: Whether a constant feature was added.
     """
 
     name: str
     width: float | None = None
     automatic: bool = False
-    intercept: bool = False
 
 
 VerdictKind = Literal[

@@ -13,8 +13,8 @@ from torch import Tensor
 from retarget.arrays import as_non_negative, as_tensor, panels, require_memory
 from retarget.errors import InvalidInputError
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
-from retarget.kernels import RBF, Kernel, Linear, PrecomputedKernel, as_kernel
-from retarget.kernels.simple import median_distance
+from retarget.kernels import Kernel, PrecomputedKernel
+from retarget.kernels.lookup import as_kernel, takes_width
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
@@ -99,7 +99,7 @@ class OnlineKernelEstimator(StreamEstimator):
             kernel, learner = self._describe(X, 1 if Y.ndim == 1 else Y.shape[1])
             tracker, settled = self._new_tracker(kernel, learner), None
             self.kernel_, self.learner_, self.lr_ = kernel, learner, learner.lr
-            self.width_ = kernel.width if isinstance(kernel, RBF) else None
+            self.width_ = getattr(kernel, "width", None)
         else:
             tracker, settled = self._tracker.fork(), self._settled
         if not isinstance(tracker, ShiftTracker):  # does the new part of the factor fit?
@@ -141,11 +141,13 @@ class OnlineKernelEstimator(StreamEstimator):
         return kernel, learner
 
     def _make_kernel(self, X: np.ndarray) -> Kernel:
-        if isinstance(self.kernel, str) and self.kernel == "rbf":
-            return RBF(_usual_width(X) if self.width == "auto" else self.width)
-        if isinstance(self.kernel, str) and self.kernel == "linear":
-            return Linear()
-        kernel = as_kernel(self.kernel)
+        kernel: Kernel
+        if takes_width(self.kernel):
+            if self.width == "auto":
+                _require_distances(X)
+            kernel = as_kernel(self.kernel, self.width, as_tensor("X", X))
+        else:
+            kernel = as_kernel(self.kernel)
         if isinstance(kernel, PrecomputedKernel):
             raise InvalidInputError(
                 "kernel is a precomputed matrix, which cannot compare new samples; give a kernel "
@@ -202,15 +204,13 @@ def _joined(before: np.ndarray | None, new: np.ndarray) -> np.ndarray:
     return np.concatenate([before, new.reshape(len(new), *before.shape[1:])])
 
 
-def _usual_width(X: np.ndarray) -> float:
-    """Returns the median distance between samples that differ."""
-    width = median_distance(as_tensor("X", X))
-    if width is None:
+def _require_distances(X: np.ndarray) -> None:
+    """Raises if no two samples differ."""
+    if (X[:1] == X).all():
         raise InvalidInputError(
             "width='auto' means the median distance between samples that differ, but with "
             f"n_samples = {len(X)} there is no such pair; give a width, or more samples at first"
         )
-    return width
 
 
 def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> float:
@@ -244,10 +244,11 @@ class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
     `StreamTooLargeError` before any work is done.
 
     Args:
-        kernel: `"rbf"`; `"linear"`; a retarget kernel; a function `k(A, B)`; or the name of another
-            scikit-learn kernel.
-        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"` uses
-            the median distance between samples that differ, among at most 1,000 evenly spaced ones.
+        kernel: A name: `"rbf"`, `"laplace"`, `"matern32"`, `"matern52"`, `"linear"`, `"affine"`,
+            that of a kernel of your own or of another scikit-learn kernel; a retarget kernel; or a
+            function `k(A, B)`.
+        width: Width of a kernel that is named and has one. `"auto"` uses the median distance
+            between samples that differ, among at most 1,000 evenly spaced ones.
         lr: The learning rate; a schedule with one rate per step; or `"stable"` for half the largest
             rate at which the learner is stable on a stream in random order. For the "rbf" kernel
             with single samples and no momentum that is 1: each step fits its sample.
@@ -279,7 +280,7 @@ class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
         dual_coef_: (n,) or (n, c); a prediction is the kernel with `X_fit_` times these.
         targets_: (n,) or (n, c) the targets that were learned, corrected or not.
         kernel_: The kernel, with its width.
-        width_: The width of an RBF kernel; None for any other kernel.
+        width_: The width of the kernel; None if it has none.
         learner_: The `rt.SGD` that describes the training.
         lr_: Its learning rate.
         n_features_in_: Number of features.

@@ -11,8 +11,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from retarget.errors import InvalidInputError
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
-from retarget.kernels import RBF
 from retarget.kernels.feature_maps import DEFAULT_FEATURES
+from retarget.kernels.lookup import as_kernel, takes_width
 from retarget.streaming.ridge import StreamingRidge
 
 DENSE_NUMBERS = 1 << 22  # of a sparse matrix that are made dense at a time
@@ -107,8 +107,8 @@ class StreamingRidgeEstimator(StreamEstimator):
         seed, kernel, width = self.random_state, self.kernel, self.width
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        if isinstance(kernel, str) and kernel == "rbf" and width != "auto":
-            kernel = RBF(width)
+        if width != "auto" and takes_width(kernel):
+            kernel = as_kernel(kernel, width)
         return StreamingRidge(
             kernel, self.gamma, self.features, intercept=self.fit_intercept, seed=int(seed)
         )
@@ -127,13 +127,15 @@ class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
     Parameters are read when a stream begins; `partial_fit` does not read them again.
 
     Args:
-        kernel: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
-            Gaussian kernel; or anything that `rt.StreamingRidge` accepts: a function from samples
-            (n, d) to features (n, m), a kernel that has features, or a `torch.nn.Module`.
+        kernel: `"linear"`, the samples as they are; `"rbf"`, `"laplace"`, `"matern32"` or
+            `"matern52"`, random Fourier features of this kernel; or anything that
+            `rt.StreamingRidge` accepts: a function from samples (n, d) to features (n, m), a
+            kernel that has features or the name of your own, or a `torch.nn.Module`.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalized cross-validation, from the sums
             alone, again after every portion.
-        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"` uses the
-            root of the number of columns, like scikit-learn's `gamma=1/n_features`: scale X first.
+        width: Width of a kernel that is named and has one. `"auto"` uses the root of the number of
+            columns (`"laplace"`: the number), like scikit-learn's `gamma=1/n_features`: scale X
+            first.
         features: Number of random features.
         fit_intercept: Whether to add a constant that is not penalized.
         random_state: Seed of the random features. None draws a new seed for every stream.

@@ -89,9 +89,10 @@ class StreamingRidgeRegressor(RidgeOnNames, base.MiniBatchRegressor):
     are kept.
 
     Args:
-        kernel: `"linear"` for a linear model; `"rbf"` for random features of the Gaussian kernel,
-            whose width is the root of the number of features in the first sample; or
-            `rt.RBF(width)` to choose the width.
+        kernel: `"linear"` for a linear model; `"rbf"`, `"laplace"`, `"matern32"` or `"matern52"`
+            for random features of this kernel, whose width is the usual one for the number of
+            features in the first sample; or the kernel, such as `rt.RBF(width)`, to choose the
+            width.
         gamma: Ridge, above 0.
         discount: Correlation of the weights between samples, above 0 and at most 1: with 1 nothing
             is forgotten, with 0.99 about the last 100 samples count.

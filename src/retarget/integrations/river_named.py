@@ -6,10 +6,13 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.simple import RBF
+from retarget.kernels import Linear, as_kernel
+from retarget.kernels.lookup import named_class
+from retarget.kernels.stationary import Stationary
 from retarget.text import as_seed
 from retarget.theory.moments import LARGEST_NUMBER
 
@@ -18,14 +21,15 @@ class NamedFeatures:
     r"""Turns samples that are dicts of numbers into feature vectors.
 
     A missing name counts as 0. A new name appends a feature, which was 0 in all earlier samples,
-    and does not change the others. Random features of the Gaussian kernel,
-    $\cos(\omega \cdot x)$ and $\sin(\omega \cdot x)$, take the frequencies for each name from a
-    hash of the name, so the order of the names does not matter.
+    and does not change the others. Random features of a kernel such as the Gaussian, $\cos(\omega
+    \cdot x)$ and $\sin(\omega \cdot x)$, take the frequencies for each name from a hash of the
+    name, so the order of the names does not matter.
 
     Args:
-        kernel: `"linear"` for the numbers themselves. An `rt.RBF` for random features of it,
-            together with the numbers divided by its width; `"rbf"` for one whose width is the
-            square root of the number of names in the first sample.
+        kernel: `"linear"` for the numbers themselves. `rt.RBF`, `rt.Laplace`, `rt.Matern32` or
+            `rt.Matern52` for random features of it, together with the numbers divided by its width;
+            `"rbf"`, for example, for one whose width is the usual one for the number of names in
+            the first sample.
         features: Number of random features; rounded up to an even number.
         most: The maximum number of names.
         seed: Seed of the random features.
@@ -41,12 +45,17 @@ class NamedFeatures:
     def __init__(
         self, kernel: Any = "linear", features: int = 256, most: int = 1024, seed: int = 0
     ) -> None:
-        if not (isinstance(kernel, RBF) or kernel in ("linear", "rbf")):
-            raise InvalidInputError(f"kernel is {kernel!r}; expected 'linear', 'rbf' or rt.RBF")
-        self.most, self.seed = as_count("most", most), as_seed("seed", seed)
-        self._half = 0 if kernel == "linear" else -(-as_count("features", features) // 2)
-        self._width = kernel.width if isinstance(kernel, RBF) else None
-        self._scaled = kernel != "linear"
+        known = as_kernel(kernel) if named_class(kernel) is not None else kernel
+        self._random = known if isinstance(known, Stationary) else None
+        if self._random is None and type(known) is not Linear:
+            raise InvalidInputError(
+                f"kernel is {kernel!r:.80}; expected 'linear', or a kernel of the differences "
+                "between samples or its name, such as rt.RBF or 'rbf'"
+            )
+        self.most = as_count("most", most)
+        self.seed = as_seed("seed", seed)
+        self._half = 0 if self._random is None else -(-as_count("features", features) // 2)
+        self._width: float | None = None  # known with the first names
         self._places: dict[Hashable, int] = {}
         self._frequencies = np.zeros((0, self._half))
         # the last sample that was predicted, which is often the next one to be learned
@@ -90,13 +99,25 @@ class NamedFeatures:
                 f"{new[0]!r:.50} would be one of {known + len(new):,} features; expected at most "
                 f"{self.most:,}, as memory grows with their square: allow more, or hash the names"
             )
-        if self._width is None:
-            self._width = math.sqrt(len(new)) if self._scaled else 1.0
-        drawn = [_frequencies(name, self._half, self.seed) for name in new]
-        scaled = np.array(drawn).reshape(len(new), self._half) * (math.sqrt(2) / self._width)
-        self._frequencies = np.concatenate([self._frequencies, scaled])
+        if self._random is not None:
+            if self._width is None:
+                self._width = self._random.width_for(len(new))
+            drawn = self._drawn(self._random, new) / self._width
+            self._frequencies = np.concatenate([self._frequencies, drawn])
         self._places |= zip(new, range(known, known + len(new)), strict=True)
         self._asked = None
+
+    def _drawn(self, kernel: Stationary, names: list[Hashable]) -> np.ndarray:
+        """Returns frequencies (names, m) of the kernel of width 1."""
+        each = [_normals(name, self._half, self.seed) for name in names]
+        numbers = range(kernel.SHARED_NORMALS)  # drawn for names that no sample has
+        common = [_normals(("all names", i), self._half, self.seed) for i in numbers]
+        normals, shared = (
+            torch.from_numpy(np.array(rows).reshape(len(rows), self._half))
+            for rows in (each, common)
+        )
+        drawn: np.ndarray = kernel.frequencies(normals, shared).numpy()
+        return drawn
 
     def _features(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
         known, half = len(self._places), self._half
@@ -104,7 +125,7 @@ class NamedFeatures:
         # unknown names go to an extra column, which is dropped
         inputs[..., [self._places.get(name, known) for name in names]] = values
         inputs = inputs[..., :-1]
-        if not self._scaled or self._width is None:
+        if self._width is None:
             return inputs
         result = np.empty((*inputs.shape[:-1], 2 * half + known))
         angles = inputs @ self._frequencies
@@ -135,7 +156,7 @@ def _require_moderate(names: Iterable[Hashable], values: np.ndarray) -> None:
         )
 
 
-def _frequencies(name: Hashable, count: int, seed: int) -> np.ndarray:
+def _normals(name: Hashable, count: int, seed: int) -> np.ndarray:
     """Returns standard normal numbers (count,) that depend only on the name and the seed."""
     digest = hashlib.sha256(f"{seed} {type(name).__name__} {name!r}".encode()).digest()
     return np.random.default_rng(list(digest)).standard_normal(count)

@@ -1,6 +1,5 @@
 """Explicit features that replace a kernel in learners with bounded memory."""
 
-import copy
 import hashlib
 import json
 import math
@@ -8,18 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count
+from retarget.arrays import as_count, as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.plan import require_settled_layers
-from retarget.kernels.empirical.projection import Projection
-from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features
+from retarget.kernels.features import Features, require_features
+from retarget.kernels.lookup import as_kernel, kernel_names, named_class
 from retarget.samples import (
     Samples,
     as_samples,
@@ -88,59 +88,48 @@ def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) ->
 
     Args:
         kernel: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
-            in evaluation mode); `Linear` and `Features`, whose features are exact; `RBF`, by
-            random Fourier features; an `EmpiricalNTK`, by its sketch (its module is copied);
-            `"linear"`; `"rbf"`, whose width is the root of the number of values in a sample; or a
-            `FeatureMap`, which is returned as it is.
-        features: Number of features, for an RBF and for an `EmpiricalNTK` without a sketch.
+            in evaluation mode); a kernel that has features, or its name: `Linear`, `Affine` and
+            `Features` have exact ones, `RBF`, `Laplace`, `Matern32` and `Matern52` random Fourier
+            features, an `EmpiricalNTK` its sketch (its module is copied); or a `FeatureMap`, which
+            is returned as it is.
+        features: Number of features, for random ones and for an `EmpiricalNTK` without a sketch.
         seed: Seed of the random features.
     """
     features = as_count("features", features)
-    name = kernel if isinstance(kernel, str) else None
     if isinstance(kernel, FeatureMap):
         return kernel
-    if isinstance(kernel, Linear) or name == "linear":
-        exact = Linear()
-        return FeatureMap(partial(_samples_of, exact), exact, True, exact.to_dict())
-    if isinstance(kernel, Features):
-        compute = partial(_values_of, kernel)
-        return FeatureMap(compute, kernel, True, None, source=kernel.fn)
-    if isinstance(kernel, RBF) or name == "rbf":
-        known = kernel if isinstance(kernel, RBF) else None
-        random = RandomFourier("auto" if known is None else known.width, features, seed)
-        description = {"kind": "RBF", "width": random.width, "features": features, "seed": seed}
-        return FeatureMap(random, known, False, description, any_inputs=True)
-    if isinstance(kernel, EmpiricalNTK):
-        frozen = copy.copy(kernel)
-        frozen.preconditioner = kernel.factors()
-        frozen.module = copied(kernel.module)  # so that its training changes nothing
-        sketched = copy.copy(frozen)
-        sketched.sketch, sketched.seed = kernel.sketch or features, kernel.seed or seed
-        sketched.projection = Projection(sketched.sketch, sketched.seed)
-        return FeatureMap(partial(_sketch_of, sketched), frozen, False, None, source=sketched)
     if isinstance(kernel, nn.Module):
         network = copied(kernel).eval()
         require_settled_layers(network)
         return FeatureMap(partial(_frozen_outputs, network), None, True, None, source=network)
-    if isinstance(kernel, Kernel) or not callable(kernel):
+    if named_class(kernel) is not None:
+        kernel = as_kernel(kernel)
+    if not isinstance(kernel, Kernel) and callable(kernel):
+        kernel = Features(kernel)
+    known = kernel.explicit_features(features, seed) if isinstance(kernel, Kernel) else None
+    if known is None:
         raise InvalidTypeError(
-            f"kernel is {kernel!r}; expected a function from samples to features, a "
-            "torch.nn.Module, Linear, RBF, Features, EmpiricalNTK, 'linear' or 'rbf'"
+            f"kernel is {kernel!r:.80}, which has no features; expected a function from samples to "
+            "features, a torch.nn.Module, a kernel that has features, such as rt.RBF, rt.Linear, "
+            f"rt.Features or rt.EmpiricalNTK, or one of the names {', '.join(kernel_names())}"
         )
-    return feature_map(Features(kernel), features, seed)
+    exact = kernel.exact_features
+    description = kernel.to_dict()
+    if description is not None and not exact:
+        description |= {"features": features, "seed": seed}
+    return FeatureMap(
+        partial(_without_start, known),
+        getattr(known, "kernel", kernel),  # that of a network does not follow its training
+        exact,
+        description,
+        any_inputs=description is not None and not exact,
+        source=known if description is None else None,
+    )
 
 
 # Functions, not lambdas: learners are pickled, and sent to other processes.
-def _samples_of(kernel: Linear, X: Any) -> tuple[Tensor, None]:
-    return kernel._samples("X", X).flatten(1), None
-
-
-def _values_of(kernel: Features, X: Any) -> tuple[Tensor, None]:
-    return kernel.values("X", X), None
-
-
-def _sketch_of(kernel: EmpiricalNTK, X: Any) -> tuple[Tensor, None]:
-    return kernel.features_and_outputs(X)[0], None
+def _without_start(features: Callable[[Any], Any], X: Any) -> tuple[Tensor, None]:
+    return as_tensor("features", features(X)), None
 
 
 @torch.no_grad()
@@ -167,40 +156,6 @@ def nystroem_map(kernel: Kernel, landmarks: Tensor) -> FeatureMap:
 
 def _whitened(kernel: Kernel, landmarks: Tensor, root: Tensor, X: Tensor) -> tuple[Tensor, None]:
     return kernel(X, landmarks).to(X) @ root, None
-
-
-class RandomFourier:
-    r"""Random features of the Gaussian kernel (Rahimi and Recht, 2007).
-
-    $\phi(x) = \sqrt{2/m} \, [\cos(\Omega x), \sin(\Omega x)]$ with $\Omega$ drawn from the Fourier
-    transform of $\exp(-\|x\|^2 / \text{width}^2)$, a Gaussian of variance $2 / \text{width}^2$. The
-    mean of $\phi(x) \cdot \phi(x')$ is the kernel, its standard deviation at most $1/\sqrt{m}$.
-    An odd m is rounded up. The draw is made on the CPU, so that it is the same on every device.
-
-    Args:
-        width: Width of the kernel; `"auto"` for the root of the number of values in a sample.
-        count: Number of features.
-        seed: Seed of the draw.
-    """
-
-    def __init__(self, width: float | Literal["auto"], count: int, seed: int) -> None:
-        self.width, self.count, self.seed = width, count, seed
-        # drawn for the latest length of a sample, which is often the next one's
-        self._frequencies = torch.empty(0, 0, device="cpu")
-
-    def __call__(self, X: Any) -> tuple[Tensor, None]:
-        """(n, m) features."""
-        samples, _ = _samples_of(Linear(), X)
-        half = -(-self.count // 2)
-        frequencies = self._frequencies
-        if len(frequencies) != samples.shape[1]:
-            random = torch.Generator().manual_seed(self.seed)
-            shape = samples.shape[1], half
-            drawn = torch.randn(shape, generator=random, dtype=torch.float64, device="cpu")
-            width = math.sqrt(len(drawn)) if self.width == "auto" else self.width
-            frequencies = self._frequencies = drawn * (math.sqrt(2) / width)
-        angles = samples @ frequencies.to(samples)
-        return torch.cat([angles.cos(), angles.sin()], 1).mul_(math.sqrt(1 / half)), None
 
 
 def tangent_map(

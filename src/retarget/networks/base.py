@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from retarget.arrays import as_targets, give_back, shallow
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import EmpiricalNTK
+from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import (
     ParameterChoice,
     Preconditioner,
     trained_parameters,
 )
-from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.networks.linearization import LinearizationWatch, require_outputs
 from retarget.samples import (

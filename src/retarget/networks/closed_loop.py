@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from retarget.arrays import as_count, as_positive, give_back, require_no_overflow
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
+from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import ParameterChoice, Preconditioner
-from retarget.kernels.simple import Kernel
 from retarget.learners import MOST_SAMPLES, SGD
 from retarget.networks.base import Corrector
 from retarget.networks.linearization import LinearizationWatch, outputs, tangent_kernel

@@ -12,12 +12,12 @@ from torch.optim import Optimizer
 from retarget.arrays import as_count, as_targets, require_finite, require_no_overflow
 from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels import EmpiricalNTK
+from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import (
     ParameterChoice,
     Preconditioner,
     trained_parameters,
 )
-from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.networks.base import Corrector, without_rows
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel

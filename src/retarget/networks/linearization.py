@@ -15,9 +15,9 @@ from retarget.errors import (
     TrainingDivergedError,
     warn_caller,
 )
+from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.plan import require_settled_layers
 from retarget.kernels.empirical.recording import outputs_with
-from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.samples import (
     Samples,

@@ -20,16 +20,8 @@ from retarget.arrays import (
     require_symmetric,
     shallow,
 )
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels import (
-    RBF,
-    EmpiricalNTK,
-    Features,
-    Kernel,
-    Linear,
-    as_kernel,
-    kernel_from_dict,
-)
+from retarget.errors import InvalidInputError
+from retarget.kernels import EmpiricalNTK, Kernel, as_kernel, kernel_from_dict
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
 from retarget.locks import Lock
@@ -223,11 +215,6 @@ class BoundedIntake(Intake):
 
     def __init__(self, kernel: Any, learner: SGD, features: int, seed: int) -> None:
         super().__init__(kernel, learner)
-        if not isinstance(self.kernel, Linear | Features | RBF | EmpiricalNTK):
-            raise InvalidTypeError(
-                f"kernel is {kernel!r:.80}, which has no features; expected Linear, RBF, "
-                "EmpiricalNTK or rt.Features of your own feature map, or leave features= out"
-            )
         self.map = feature_map(self.kernel, features, seed)
         self.kernel = self.map.kernel or self.kernel  # that of the network as it is now
         self.most, self.seed, self.released, self.features = features, seed, 0, 0

@@ -11,14 +11,15 @@ import numpy as np
 from torch import Tensor
 
 from retarget.diagnosis.answers import AlternativeModel, Answer
-from retarget.diagnosis.measure.choose import choose_gamma, with_constant
+from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import Ruler, predictions
 from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.intervals import ratio
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.errors import NotPositiveDefiniteError
-from retarget.kernels import Features
+from retarget.kernels import Affine, Linear
 from retarget.kernels.feature_maps import feature_map
+from retarget.kernels.lookup import named_class
 from retarget.theory.stream_kernel import FeatureKernel, StreamKernel
 
 LARGER = 100.0  # how many times the ridge is
@@ -68,7 +69,7 @@ def _models(
 ) -> Iterator[tuple[Literal["linear", "smoother"], StreamKernel, float]]:
     """Yields the models to try, each with its ridge."""
     yield "smoother", kernel, LARGER * gamma
-    if options.kernel not in ("linear", "affine"):
-        linear = FeatureKernel(feature_map(Features(with_constant)), *as_tensors(parted.stream))
+    if named_class(options.kernel) not in (Linear, Affine):
+        linear = FeatureKernel(feature_map(Affine()), *as_tensors(parted.stream))
         chosen = choose_gamma(options, linear, parted.stream.target_scales)
         yield "linear", linear, chosen.value

@@ -18,9 +18,9 @@ from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.passes import Job, effective_targets, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
-from retarget.diagnosis.result import Approximation, FeatureKind
+from retarget.diagnosis.result import Approximation
 from retarget.errors import StreamTooLargeError
-from retarget.kernels import Features, Kernel, Linear
+from retarget.kernels import Kernel
 from retarget.kernels.feature_maps import FeatureMap, feature_map, nystroem_map
 from retarget.learners import SGD
 from retarget.theory.stream_kernel import (
@@ -42,7 +42,7 @@ SAMPLE_ROWS = 2000
 
 def choose_features(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureMap:
     """Returns the kernel's own features if there are few enough, else Nystroem's."""
-    if isinstance(kernel, Linear | Features):
+    if kernel.exact_features:
         own = feature_map(kernel)
         if own(X[:1]).shape[1] <= max(size, X.shape[1]):
             return own
@@ -155,10 +155,9 @@ def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approxi
     symmetric = DenseKernel(lambda _: (near + near.mT) / 2, sample.X, sample.Y)
     shift, predicted = _shift(sample, learner, gamma)
     shift_near, predicted_near = _shift(symmetric, learner, gamma)
-    own: FeatureKind = "linear" if isinstance(features.kernel, Linear) else "own"
     return Approximation(
         features=Phi.shape[1],
-        kind=own if features.exact else "nystroem",
+        kind="own" if features.exact else "nystroem",
         exact_memory=opened.needed,
         memory_limit=opened.limit,
         sample=len(sample),

@@ -14,8 +14,8 @@ from torch import Tensor
 from retarget.diagnosis.measure.passes import Job, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import ChosenValue, KernelUsed
-from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
-from retarget.kernels.simple import median_distance
+from retarget.kernels import Kernel, as_kernel
+from retarget.kernels.lookup import named_class
 from retarget.theory.stream_kernel import StreamKernel
 
 GAMMA_GRID = np.logspace(-7, 6, 40)  # times the mean of k(x, x)
@@ -28,22 +28,13 @@ FOLDS, GROUP_ROWS = 10, 2000  # for a ridge that is chosen on groups left out
 
 def choose_kernel(options: DiagnosisOptions, X: Tensor) -> tuple[Kernel, KernelUsed]:
     """Returns the kernel, and which one it is."""
-    kernel, width = options.kernel, options.width
-    name = kernel if isinstance(kernel, str) else None
-    if name == "linear":
-        return Linear(), KernelUsed("linear")
-    if name == "affine":
-        return Features(with_constant), KernelUsed("linear", intercept=True)
-    if name == "rbf":
-        chosen = (median_distance(X) or 1.0) if isinstance(width, str) else width
-        return RBF(chosen), KernelUsed("RBF", chosen, automatic=isinstance(width, str))
-    known = as_kernel(kernel)
-    return known, KernelUsed(repr(known))
-
-
-def with_constant(X: Tensor) -> Tensor:
-    """Appends a 1 to each row, for an intercept."""
-    return torch.cat([X, X.new_ones(len(X), 1)], 1)
+    kernel = as_kernel(options.kernel, options.width, X)
+    name = kernel.name if named_class(options.kernel) is not None else None
+    if name is None:
+        return kernel, KernelUsed(repr(kernel))
+    width = getattr(kernel, "width", None)
+    automatic = width is not None and options.width == "auto"
+    return kernel, KernelUsed(name, width, automatic)
 
 
 def choose_block(block_size: int | Auto, batch_size: int, rows: int) -> int:

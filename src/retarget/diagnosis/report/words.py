@@ -311,7 +311,7 @@ def kernel_words(kernel: KernelUsed) -> str:
     if kernel.width is not None:
         how = "the median distance between rows" if kernel.automatic else "given"
         words += f" of width {number(kernel.width, 4)} ({how})"
-    return f"{words}, with an intercept" if kernel.intercept else words
+    return words
 
 
 METRICS: dict[Metric, str] = {

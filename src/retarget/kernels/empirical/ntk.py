@@ -18,6 +18,7 @@ from retarget.arrays import (
     require_no_overflow,
 )
 from retarget.errors import InvalidInputError, InvalidTypeError, ResultOverflowError
+from retarget.kernels.base import Kernel, mirror_lower
 from retarget.kernels.empirical.parameters import (
     ParameterChoice,
     Preconditioner,
@@ -37,12 +38,12 @@ from retarget.kernels.empirical.plan import (
 from retarget.kernels.empirical.private import undisturbed
 from retarget.kernels.empirical.projection import Projection
 from retarget.kernels.empirical.recording import Network
+from retarget.kernels.empirical.sketch import FrozenSketch
 from retarget.kernels.empirical.terms import (
     Factors,
     MoreLivePositionsError,
     tensor_cores,
 )
-from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import (
     Samples,
@@ -347,6 +348,10 @@ class EmpiricalNTK(Kernel):
     def __repr__(self) -> str:
         sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
         return f"EmpiricalNTK({type(self.module).__name__}, outputs={self.outputs!r}{sketch})"
+
+    def explicit_features(self, count: int, seed: int) -> FrozenSketch:
+        """Returns the sketch of the network as it is now, of its own size if it has one."""
+        return FrozenSketch(self, count, seed)
 
     def features(self, A: ArrayT) -> ArrayT:
         """(len(A), d) features whose inner products are the kernel: d is `sketch` if given.

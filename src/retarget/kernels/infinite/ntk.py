@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from retarget.arrays import require_memory
 from retarget.errors import InvalidInputError, install_line
+from retarget.kernels.base import Kernel, mirror_lower
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.layers import (
     Dense,
@@ -23,7 +24,6 @@ from retarget.kernels.infinite.layers import (
     read_layers,
 )
 from retarget.kernels.infinite.plan import InfinitePlan, make_plan
-from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 
 

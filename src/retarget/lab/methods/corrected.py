@@ -14,7 +14,7 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.simple import Kernel
+from retarget.kernels.base import Kernel
 from retarget.lab.methods import Batch, Method
 from retarget.lab.training import gather_rows
 from retarget.learners import SGD, Reduction
