@@ -60,6 +60,22 @@ def kernels(kernel):
     return {"__call__": (kernel(X), kernel(X, X[:3])), "diag": kernel.diag(X)}
 
 
+def stationary(kind):
+    """One of the kernels of differences between samples."""
+    kernel = kind(1.5)
+    chosen = kind.from_width("auto", X)
+    members = {
+        "from_width": (chosen.width, kernels(chosen)),
+        "features": (kernel.features(8, 1)(X), kind("auto").features(8, 1)(X)),
+        "median_distance": kind.median_distance(X),
+    }
+    return kernels(kernel) | members
+
+
+def linear(kernel):
+    return kernels(kernel) | {"features": kernel.features(8, 1)(X), "values": kernel.values(X)}
+
+
 def empirical():
     kernel = rt.EmpiricalNTK(NETWORK)
     sketched = rt.EmpiricalNTK(NETWORK, mode="jacobian", sketch=32, seed=2)
@@ -73,7 +89,10 @@ def empirical():
 
 def features():
     kernel = rt.Features(lambda x: x @ X[:4].T)
-    return kernels(kernel) | {"values": kernel.values("X", X)}
+    return kernels(kernel) | {
+        "values": kernel.values("X", X),
+        "features": kernel.features(8, 1)(X),
+    }
 
 
 def corrector():
@@ -221,8 +240,12 @@ USES = {
     "online_learning_curve": lambda: rt.online_learning_curve(K, Y, QUERY, LEARNER, [4, N]),
     "diagnose": diagnosis,
     "as_kernel": lambda: kernels(rt.as_kernel(lambda A, B: A @ B.T)),
-    "RBF": lambda: kernels(rt.RBF(2.0)),
-    "Linear": lambda: kernels(rt.Linear()),
+    "RBF": lambda: stationary(rt.RBF),
+    "Linear": lambda: linear(rt.Linear()),
+    "Affine": lambda: linear(rt.Affine()),
+    "Laplace": lambda: stationary(rt.Laplace),
+    "Matern32": lambda: stationary(rt.Matern32),
+    "Matern52": lambda: stationary(rt.Matern52),
     "Features": features,
     "InfiniteNTK": lambda: kernels(
         rt.InfiniteNTK(nn.Sequential(nn.Linear(5, 4, device="cpu"), nn.ReLU(),
@@ -250,9 +273,10 @@ USES = {
     ),
 }  # fmt: skip
 # Public names that compute nothing with torch: descriptions, counts, files (of what is tested).
-QUIET_NAMES = {"SGD", "CorrectionTerms", "Diagnosis", "RetargetError"}
+QUIET_NAMES = {"Kernel", "SGD", "CorrectionTerms", "Diagnosis", "RetargetError"}
 QUIET_MEMBERS = {
     *("to_dict", "from_dict", "samples", "waiting", "views", "nbytes", "save", "load", "fork"),
+    *("from_width", "explicit_features", "usual_width", "width_for", "frequencies"),
     *("with_learned", "trust", "get_params", "get_metadata_routing"),
 }
 

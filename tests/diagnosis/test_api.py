@@ -146,7 +146,7 @@ def test_test_sets(stand):
         ({"ridge": -1.0}, "ridge is -1"),
         ({"block_size": 5, "learner": PAIRS}, "block_size is 5; expected a positive multiple"),
         ({"learner": torch.optim.SGD}, "learner is a type; expected rt.SGD"),
-        ({"kernel": "linear", "width": 2.0}, "only 'rbf' takes it"),
+        ({"kernel": "linear", "width": 2.0}, "only the kernels laplace, .*rbf take it"),
         ({"X": FRAME, "Y": "Y"}, "Y: there is no column 'Y'; did you mean 'y'"),
         *(
             ({"aim": text}, "aim is .*expected 'all', 'window:N'")

@@ -211,7 +211,7 @@ def test_an_intercept_is_a_constant_feature():
         w += 0.05 * (target - x @ w) * x
     expected = np.mean((y[64:] - constant[64:] @ w) ** 2)
     assert found.score("online").error.value == pytest.approx(expected)
-    assert found.kernel.intercept
+    assert found.kernel.name == "affine"
 
 
 def test_a_wrong_class_costs_as_much_more_as_its_class_is_rarer():

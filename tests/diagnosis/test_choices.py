@@ -196,7 +196,7 @@ def test_kernels_by_name_object_and_function():
     assert choose_kernel(options_for(kernel=own), X) == (own, KernelUsed("RBF(width=3)"))
     # rows that repeat
     X = torch.zeros(5, 2, dtype=torch.float64)
-    assert choose_kernel(options_for(), X)[0].width == 1.0
+    assert choose_kernel(options_for(), X)[0].width == np.sqrt(2)
     X[0, 0] = 3.0
     assert choose_kernel(options_for(), X)[0].width == 3.0
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from retarget.kernels.base import Kernel
+from retarget.settings import in_plain_torch
 
 
 class Linear(Kernel, name="linear"):
@@ -28,6 +29,7 @@ class Linear(Kernel, name="linear"):
         """The samples themselves, whatever the count."""
         return SampleValues(self)
 
+    @in_plain_torch
     def values(self, X: Any) -> Tensor:
         """Returns the samples (n, d) whose products are the kernel."""
         return self._samples("X", X).flatten(1)
@@ -50,6 +52,7 @@ class Affine(Linear, name="affine"):
         array([[12.]])
     """
 
+    @in_plain_torch
     def values(self, X: Any) -> Tensor:
         """Returns the samples (n, d), and a 1 after each."""
         samples = super().values(X)

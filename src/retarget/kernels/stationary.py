@@ -11,6 +11,7 @@ from torch import Tensor
 from retarget.arrays import as_positive
 from retarget.kernels.base import Kernel
 from retarget.kernels.linear import Linear
+from retarget.settings import in_plain_torch
 
 # Samples whose distances are computed: half a million pairs are enough for the median.
 MEDIAN_SAMPLES = 1000
@@ -38,6 +39,7 @@ class Stationary(Kernel):
         return f"{type(self).__name__}(width={width})"
 
     @classmethod
+    @in_plain_torch
     def from_width(cls, width: float | Literal["auto"], X: Tensor | None = None) -> Self:
         """Makes the kernel; `"auto"` is the median distance between those samples that differ.
 
@@ -63,6 +65,7 @@ class Stationary(Kernel):
         return math.sqrt(columns)
 
     @classmethod
+    @in_plain_torch
     def median_distance(cls, X: Tensor) -> float | None:
         """Returns the median distance between samples that differ; None if all are equal.
 
@@ -134,6 +137,7 @@ class RandomFourier:
         # drawn for the latest length of a sample, which is often the next one's
         self._drawn = torch.empty(0, 0, device="cpu")
 
+    @in_plain_torch
     def __call__(self, X: Any) -> Tensor:
         """(n, m) features."""
         samples = Linear()._samples("X", X).flatten(1)
