@@ -246,7 +246,7 @@ def test_threads_that_share_a_learner_lose_no_sample():
             "discount is 1.01; expected ab",
         ),
         (lambda: SequentialRidge(discount=0.0), InvalidInputError, "discount is 0.0"),
-        (lambda: NamedFeatures("tree"), InvalidInputError, "'tree'; expected 'linear', or a kernel"),
+        (lambda: NamedFeatures("tree"), InvalidInputError, "'tree'; expected 'linear', or a kern"),
     ],
 )
 def test_impossible_choices_are_refused(make, error, message):
