@@ -138,6 +138,23 @@ def exact_solution(M, Y):
     return np.array([[float(value) for value in row[n:]] for row in rows])
 
 
+def relative_error(found, expected, share):
+    """The largest over the columns, of the samples' shares in the function."""
+    gap = np.linalg.norm(share * (found - expected), axis=0)
+    return np.max(gap / np.linalg.norm(share * expected, axis=0))
+
+
+def moved_by_rounding(K, Y, expected, share):
+    """How far the exact solution moves if entries of K are rounded differently, at most of four."""
+    moved = []
+    for seed in range(4):
+        last_digit = np.random.default_rng(seed).uniform(-1, 1, K.shape) * np.finfo(K.dtype).eps
+        other = K.astype(float) * (1 + last_digit + last_digit.T)
+        solution = exact_solution(other, Y)
+        moved.append(np.inf if solution is None else relative_error(solution, expected, share))
+    return max(moved)
+
+
 def hard_problem(rng, dtype):
     """A kernel of any condition, whose samples have sizes that are up to eight digits apart."""
     n, most = int(rng.integers(3, 8)), 8 if dtype == np.float32 else 17
@@ -159,7 +176,8 @@ def test_digits_are_announced_as_lost_exactly_where_they_are(dtype):
 
     A miss is an error above a percent without a warning: there is none. A false alarm is a warning
     of less than two digits where there are six (in float32 four): rounding errors can cancel by
-    luck, in one of a hundred problems at most.
+    luck, in one of a hundred problems at most. Some CPUs compute small matrices more precisely than
+    their type. So a warning is also right if rounding of the kernel alone moves the solution.
     """
     problems, told_of, alarms = 300, 0, 0
     few = 1e-6 if dtype == np.float64 else 1e-4
@@ -175,13 +193,10 @@ def test_digits_are_announced_as_lost_exactly_where_they_are(dtype):
         expected = exact_solution(K, Y)
         error = np.inf
         if expected is not None:
-            gap, all_of_it = (
-                np.linalg.norm(share * part, axis=0) for part in (found - expected, expected)
-            )
-            error = np.max(gap / all_of_it)
+            error = relative_error(found, expected, share)
         assert error < 1e-2 or told, (seed, error)
         told_of += bool(told)
-        alarms += bool(told) and error < few
+        alarms += bool(told) and error < few and moved_by_rounding(K, Y, expected, share) < few
     assert told_of > problems / 20
     assert alarms <= problems / 100
 
@@ -263,7 +278,7 @@ def test_a_ridge_far_above_the_kernel_of_a_sample_costs_no_digits(how, small):
 
 def test_a_saved_factor_with_a_diagonal_that_cannot_be_is_an_error():
     state = factorize(torch.eye(3, dtype=torch.float64), 1.0).state_dict()
-    state["roots"] = state["roots"] - 2**0.5
+    state["roots"] = torch.zeros_like(state["roots"])
     with pytest.raises(InvalidInputError, match="roots holds 0; expected numbers above 0"):
         GrowingCholesky(1.0, lambda rows: torch.eye(3)).load_state_dict(state)
 
