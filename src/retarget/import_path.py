@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
 
 # What a user's own code may raise; exit() inside it must not end the program. Ctrl-C does.
 USER_ERRORS = (Exception, SystemExit)
@@ -43,6 +43,8 @@ def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None
     options = dict(options or {})
     try:
         return factory(**options)
+    except RetargetError:  # ours says itself what is wrong
+        raise
     except USER_ERRORS as error:
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         arguments = f"with {given}" if given else "without arguments"

@@ -76,6 +76,14 @@ def reproduce(
             "weights, or any torch module as package.module:factory.",
         ),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Method that trains every network, instead of the figure's own: a name, or your "
+            "own as package.module:Class.",
+        ),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="Where networks are trained: cpu, cuda, cuda:1...")
     ] = None,
@@ -119,7 +127,7 @@ def reproduce(
         os.environ["RETARGET_DATA"] = str(data_dir.absolute())
     if device is not None:
         _require_device(device)
-    options = {"data": data, "backbone": backbone, "device": device}
+    options = {"data": data, "backbone": backbone, "method": method, "device": device}
     given = {name: value for name, value in options.items() if value is not None}
     changes = parse_changes(change or (), seed or ())
     experiments = []

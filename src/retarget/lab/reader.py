@@ -25,6 +25,7 @@ from retarget.storage import user_path
 from retarget.text import did_you_mean, shown
 
 SUFFIX = ".toml"
+MAY_BE_CODE = ("backbone", "method")  # parameters that can name code, on the command line
 LARGEST_FILE = 1_000_000
 LARGEST_PLAN = 100_000  # runs
 # Results are in a folder with the experiment's name, next to the folder of all runs.
@@ -174,7 +175,10 @@ def _problems(experiment: Experiment | None) -> Iterator[Mistake]:
         if not NAME.fullmatch(name):
             yield Mistake("cases", f"got {shown(name)}; expected a name of {LETTERS}")
     yield from _said_twice(experiment)
-    yield from _code_to_run(experiment)
+    code = list(_code_to_run(experiment))
+    yield from code
+    if code:
+        return  # to check the runs would import it
     small = experiment.small()
     count = max(map(_count_runs, (experiment, small)))
     if count > LARGEST_PLAN:
@@ -200,13 +204,15 @@ def _code_to_run(experiment: Experiment) -> Iterator[Mistake]:
         tables[f"cases.{name}.quick.parameters"] = case.quick.parameters
         tables[f"cases.{name}.quick.grid"] = case.quick.grid
     for place, table in tables.items():
-        values = table.get("backbone")
-        for value in values if isinstance(values, list) else [values]:
-            if isinstance(value, str) and IMPORT_PATH.fullmatch(value):
-                yield Mistake(
-                    f"{place}.backbone",
-                    f"{value!r} is code to run; give it on the command line: --backbone {value}",
-                )
+        for parameter in MAY_BE_CODE:
+            values = table.get(parameter)
+            for value in values if isinstance(values, list) else [values]:
+                if isinstance(value, str) and IMPORT_PATH.fullmatch(value):
+                    yield Mistake(
+                        f"{place}.{parameter}",
+                        f"{value!r} is code to run; give it on the command line: --{parameter} "
+                        f"{value}",
+                    )
 
 
 def _count_runs(experiment: Experiment) -> int:

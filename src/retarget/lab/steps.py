@@ -271,10 +271,14 @@ class Stepper:
         for method in self._methods:
             penalty = method.penalty(run, batch)
             loss = loss if penalty is None else loss + penalty
-        parameters = list(run.ensemble.parameters.values())
-        run.optimizer.step(
-            torch.autograd.grad(loss.sum(), parameters, allow_unused=True, materialize_grads=True)
+        parameters = run.ensemble.parameters
+        computed = torch.autograd.grad(
+            loss.sum(), list(parameters.values()), allow_unused=True, materialize_grads=True
         )
+        gradients = dict(zip(parameters, computed, strict=True))
+        for method in self._methods:
+            gradients = method.gradients(run, batch, gradients)
+        run.optimizer.step([gradients[name] for name in parameters])
         loss = loss.detach()
         run.total_loss += loss
         bad = torch.where(loss.isfinite(), NEVER, self._step)

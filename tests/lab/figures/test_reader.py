@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from retarget.errors import InvalidInputError
 from retarget.lab.experiment import families
 from retarget.lab.figures.training import NetworkRun
+from retarget.lab.methods import recipes
 from retarget.lab.reader import (
     LARGEST_FILE,
     experiment_names,
@@ -293,8 +294,12 @@ def parameter_text(name, field):
     """Its name, the values to choose from, and the one that it has by itself."""
     kinds = [field.annotation, *get_args(field.annotation)]
     (choices,) = [get_args(kind) for kind in kinds if get_origin(kind) is Literal] or [()]
+    if name == "method":
+        choices = recipes()
     told = f"`{name}`" + (f" ({' / '.join(map(json.dumps, choices))})" if choices else "")
-    return told if field.is_required() else f"{told} = {json.dumps(field.default)}"
+    if field.is_required():
+        return told
+    return f"{told} = {json.dumps(field.get_default(call_default_factory=True))}"
 
 
 def family_list():
@@ -332,3 +337,16 @@ def test_a_file_does_not_choose_code_to_run():
         with pytest.raises(InvalidInputError, match=message):
             parse_experiment("handed", text + code)
         assert parse_experiment("handed", text + file).runs()
+
+
+def test_a_file_does_not_choose_a_method_to_import(tmp_path, monkeypatch):
+    marker = tmp_path / "imported"
+    (tmp_path / "handed_code.py").write_text(f"open({str(marker)!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = CORE50.replace('"vanilla"', '"handed_code:Mine"')
+    swept = CORE50.replace('method = "vanilla"\n', "") + '[grid]\nmethod = ["handed_code:Mine"]'
+    cases = CORE50 + '[cases.a.quick.parameters]\nmethod = "handed_code:Mine"'
+    for text in (named, swept, cases):
+        with pytest.raises(InvalidInputError, match="--method handed_code:Mine"):
+            parse_experiment("handed", text)
+    assert not marker.exists()

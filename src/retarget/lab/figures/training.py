@@ -1,11 +1,11 @@
 """Networks trained on a stream of tasks: what Fig. 3, Fig. 6 and Fig. 7 have in common."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from retarget import lab
 from retarget.errors import TrainingDivergedError
-from retarget.kernels import EmpiricalNTK
 from retarget.lab import History, Method, TaskStream
 from retarget.lab.experiment import Config, Count, Positive
+from retarget.lab.methods import code_of_method, recipe_named
 from retarget.lab.training import check_schedule
 from retarget.learners import SGD, Reduction
 from retarget.networks.corrector import Kind, Refresh
@@ -25,21 +25,6 @@ from retarget.streaming.ridge import Precision
 from retarget.streaming.views import View
 from retarget.theory.iterative import Parts
 
-MethodName = Literal[
-    "vanilla",
-    "ewc",
-    "cumulative",
-    "er",
-    "der",
-    "der++",
-    "label smoothing",
-    "corrected",
-    "der, corrected",
-    "led",
-    "tangent",
-    "last layer",
-    "joint",
-]
 WholeNotNegative = Annotated[int, Field(ge=0)]
 SHIFT = 2  # pixels by which views of a picture differ
 # What may differ between networks that are trained together.
@@ -59,6 +44,8 @@ class NetworkRun(Config):
     """The parameters of one training of a network; each data set adds its own.
 
     Attributes:
+        method: A name of `lab.methods.recipes()`, or "package.module:Class" of the user's own.
+        options: Arguments of the method's class, besides those that are parameters here.
         evaluate_every: Samples between two evaluations; None evaluates only after each task.
         reshuffle: Whether each pass has a new order, for methods that do not need a fixed one.
         replay_passes: Passes over all samples seen, after each task (cumulative replay) or at the
@@ -75,7 +62,7 @@ class NetworkRun(Config):
 
     alone: ClassVar = False  # whether the network is too large to train several at once
 
-    method: MethodName
+    method: str
     lr: float
     evaluate_every: int | None = None
     epochs: int = 1
@@ -103,12 +90,21 @@ class NetworkRun(Config):
     views: Literal["none", "mirror", "shifts", "crops"] = "none"
     precision: Precision = "float64"
     device: str = "cpu"
+    options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         """Checks the method before any training starts."""
         _check_method(self.model_copy(update={"seed": 0}))  # the seed does not matter here
         return self
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # options, a dictionary, have no hash
+
+    def identifying(self) -> dict[str, Any]:
+        """Returns the parameters, and the code of a method that is not part of the package."""
+        own = {"method_code": code_of_method(self.method)} if ":" in self.method else {}
+        return super().identifying() | own
 
     @property
     def learner(self) -> SGD:
@@ -152,8 +148,7 @@ def _check_method(config: NetworkRun) -> None:
     learner = config.learner
     check_schedule(config.epochs, config.evaluate_every, learner.batch_size)
     for method in methods_of([config]):
-        if isinstance(method, lab.Corrected | lab.Led):
-            method.check(learner)
+        method.check(learner)
 
 
 def trained_together(config: NetworkRun) -> str | None:
@@ -169,39 +164,7 @@ def trained_together(config: NetworkRun) -> str | None:
 
 def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
     """Returns the methods of runs that train together."""
-    first = configs[0]
-    sums = first.first_epochs, first.shown, first.precision
-    # only the method that is asked for is made: the others' options may be anything
-    methods: dict[MethodName, Callable[[], list[Method]]] = {
-        "vanilla": lambda: [lab.Vanilla()],
-        "ewc": lambda: [lab.EWC([config.strength for config in configs])],
-        "cumulative": lambda: [lab.CumulativeReplay(first.replay_passes)],
-        "er": lambda: [lab.ER(first.capacity)],
-        "der": lambda: [lab.DER(first.capacity)],
-        "der++": lambda: [lab.DER(first.capacity, beta=1.0)],
-        "label smoothing": lambda: [lab.LabelSmoothing(0.1)],
-        "corrected": lambda: [_corrected(first)],
-        "der, corrected": lambda: [_corrected(first), lab.DER(first.capacity)],
-        "led": lambda: [lab.Led(3.0, first.features, first.block_size, first.damping)],
-        "tangent": lambda: [lab.Tangent("auto", first.features, *sums, first.combinations)],
-        "last layer": lambda: [lab.LastLayer("auto", first.random_features, *sums)],
-        "joint": lambda: [lab.Joint(first.replay_passes)],
-    }
-    return methods[first.method]()
-
-
-def _corrected(config: NetworkRun) -> Method:
-    return lab.Corrected(
-        config.gamma,
-        config.block_size,
-        config.assumed_reduction,
-        refresh=config.refresh,
-        kind=config.kind,
-        parts=config.parts,
-        # as in the authors' runs
-        first_block="plain" if config.kind == "iterative" else "corrected",
-        kernel=partial(EmpiricalNTK, precision="split"),
-    )
+    return recipe_named(configs[0].method)(configs)
 
 
 def train_networks(

@@ -1,7 +1,8 @@
 """Training on corrected targets: the paper's method for networks, and its closed loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,7 +16,8 @@ from retarget.errors import (
 )
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
-from retarget.lab.methods import Batch, Method
+from retarget.lab.methods import Batch, Method, recipe
+from retarget.lab.methods.replay import DER
 from retarget.lab.training import gather_rows
 from retarget.learners import SGD, Reduction
 from retarget.networks.closed_loop import ClosedLoopCorrector, ClosedLoopOptions
@@ -24,10 +26,11 @@ from retarget.state_files import part_of
 from retarget.theory.iterative import FirstBlock, Parts
 
 if TYPE_CHECKING:
+    from retarget.lab.figures.training import NetworkRun
     from retarget.lab.training import Run
 
 
-class Corrected(Method):
+class Corrected(Method, name="corrected"):
     """Trains on targets from a `NetworkCorrector` for each member: the paper's method for networks.
 
     The correction assumes the learner of the run: with `reduction="mean"` its rate is divided by
@@ -72,8 +75,22 @@ class Corrected(Method):
         self.assumed_reduction, self.kernel = assumed_reduction, kernel
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        run = runs[0]
+        return {
+            "gamma": run.gamma,
+            "block_size": run.block_size,
+            "assumed_reduction": run.assumed_reduction,
+            "refresh": run.refresh,
+            "kind": run.kind,
+            "parts": run.parts,
+            # as in the authors' runs
+            "first_block": "plain" if run.kind == "iterative" else "corrected",
+            "kernel": partial(EmpiricalNTK, precision="split"),
+        }
+
     def check(self, learner: SGD) -> None:
-        """Raises if the options do not make sense with this learner."""
         self.options.checked(self._assumed(learner))
 
     @property
@@ -165,7 +182,12 @@ class Corrected(Method):
         self._targets = torch.stack(targets)
 
 
-class Led(Method):
+@recipe("der, corrected")
+def _der_with_corrected_targets(runs: Sequence["NetworkRun"]) -> list[Method]:
+    return [Corrected.for_runs(runs), DER.for_runs(runs)]
+
+
+class Led(Method, name="led"):
     """Trains on targets that lead the network towards a tangent learner, block by block.
 
     It uses a `ClosedLoopCorrector` for each member, which keeps only the sums of a `TangentLearner`
@@ -192,8 +214,17 @@ class Led(Method):
         self.options = ClosedLoopOptions(gamma, features, block_size, damping=damping)
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        run = runs[0]
+        return {
+            "gamma": 3.0,
+            "features": run.features,
+            "block_size": run.block_size,
+            "damping": run.damping,
+        }
+
     def check(self, learner: SGD) -> None:
-        """Raises if the options do not make sense with this learner."""
         self.options.checked(learner)
 
     def on_start(self, run: "Run") -> None:

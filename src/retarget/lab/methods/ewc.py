@@ -18,12 +18,13 @@ from retarget.state_files import part_of
 from retarget.theory.losses import row_losses
 
 if TYPE_CHECKING:
+    from retarget.lab.figures.training import NetworkRun
     from retarget.lab.training import Run
 
 GRADIENTS_AT_A_TIME = 2**26  # numbers: bounds the memory of per-sample gradients
 
 
-class EWC(Method):
+class EWC(Method, name="ewc"):
     r"""Penalizes changes to parameters that matter for earlier tasks (Kirkpatrick et al., 2017).
 
     Adds $\tfrac\lambda2 \sum_\tau \sum_i F^{(\tau)}_i (w_i - w^{(\tau)}_i)^2$ to the loss, with one
@@ -39,6 +40,10 @@ class EWC(Method):
     def __init__(self, strength: float | Sequence[float]) -> None:
         values = np.atleast_1d(strength).tolist()
         self.strengths = [as_non_negative("strength", value) for value in values]
+
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        return {"strength": [run.strength for run in runs]}
 
     def on_start(self, run: "Run") -> None:
         members = len(run.ensemble)

@@ -1,5 +1,6 @@
 """Methods that replay earlier samples: ER, DER and DER++ from a small memory, or all of them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -7,15 +8,16 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_count, as_non_negative
-from retarget.lab.methods import Batch, Method
+from retarget.lab.methods import Batch, Method, recipe
 from retarget.lab.training import gather_rows
 from retarget.networks.reservoir import Reservoir
 
 if TYPE_CHECKING:
+    from retarget.lab.figures.training import NetworkRun
     from retarget.lab.training import Run
 
 
-class CumulativeReplay(Method):
+class CumulativeReplay(Method, name="cumulative"):
     """Trains on all samples so far after each task, in shuffled passes.
 
     It is an upper bound for methods with a small memory: nothing is forgotten because all samples
@@ -30,6 +32,10 @@ class CumulativeReplay(Method):
 
     def __init__(self, passes: int = 1) -> None:
         self.passes = as_count("passes", passes)
+
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        return {"passes": runs[0].replay_passes}
 
     def on_start(self, run: "Run") -> None:
         self._done = 0
@@ -53,7 +59,7 @@ class CumulativeReplay(Method):
         self._done = state["done"]
 
 
-class Joint(CumulativeReplay):
+class Joint(CumulativeReplay, name="joint"):
     """Trains on all tasks at once, shuffled, for several passes, as without a stream.
 
     It is an upper bound, not a continual-learning method: it learns nothing before the last task.
@@ -80,6 +86,10 @@ class _MemoryReplay(Method):
     def __init__(self, capacity: int, batch_size: int, *terms: tuple[float, str]) -> None:
         self.capacity = as_count("capacity", capacity)
         self.batch_size, self.terms = as_count("batch_size", batch_size), terms
+
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        return {"capacity": runs[0].capacity}
 
     def on_start(self, run: "Run") -> None:
         self._reservoirs = [PlannedReservoir(self.capacity, random) for random in run.random]
@@ -137,7 +147,7 @@ class _MemoryReplay(Method):
         self._stored = state["stored"]
 
 
-class ER(_MemoryReplay):
+class ER(_MemoryReplay, name="er"):
     """Adds the loss of a mini-batch from the memory, with its true targets, to every step.
 
     Experience replay (Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019).
@@ -152,7 +162,7 @@ class ER(_MemoryReplay):
         super().__init__(capacity, batch_size, (1.0, "true"))
 
 
-class DER(_MemoryReplay):
+class DER(_MemoryReplay, name="der"):
     """Replays samples with the outputs that the network had when it first saw them.
 
     Adds alpha times the loss of a mini-batch from the memory against its stored outputs and, for
@@ -177,6 +187,11 @@ class DER(_MemoryReplay):
     @property
     def name(self) -> str:
         return "DER++" if self.beta else "DER"
+
+
+@recipe("der++")
+def _der_plus_plus(runs: Sequence["NetworkRun"]) -> list[Method]:
+    return [DER.for_runs(runs, beta=1.0)]
 
 
 class ReservoirPlan(NamedTuple):

@@ -20,6 +20,7 @@ from retarget.streaming.tangent import TangentLearner
 from retarget.streaming.views import View
 
 if TYPE_CHECKING:
+    from retarget.lab.figures.training import NetworkRun
     from retarget.lab.training import Run
 
 
@@ -39,6 +40,15 @@ class _AfterFirstSession(Method, ABC):
         if first_epochs < 0:
             raise InvalidInputError(f"first_epochs is {first_epochs}; expected 0 or more")
         self.first_epochs = first_epochs
+
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        run = runs[0]
+        return {
+            "first_epochs": run.first_epochs,
+            "views": run.shown,
+            "precision": run.precision,
+        }
 
     def on_start(self, run: "Run") -> None:
         self._seeds = [int(random.integers(2**31)) for random in run.random]
@@ -87,7 +97,7 @@ class _AfterFirstSession(Method, ABC):
         """Returns the learner of one member, with the features of its network as it is now."""
 
 
-class Tangent(_AfterFirstSession):
+class Tangent(_AfterFirstSession, name="tangent"):
     """Trains on the first task, then learns all tasks exactly with an `rt.TangentLearner`.
 
     Args:
@@ -113,6 +123,11 @@ class Tangent(_AfterFirstSession):
         self.features = as_count("features", features)
         self.combinations = as_count("combinations", combinations)
 
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        own = {"features": runs[0].features, "combinations": runs[0].combinations}
+        return super().arguments(runs) | own
+
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
         return TangentLearner(
             module,
@@ -125,7 +140,7 @@ class Tangent(_AfterFirstSession):
         )
 
 
-class LastLayer(_AfterFirstSession):
+class LastLayer(_AfterFirstSession, name="last layer"):
     """Least squares on the input of the network's last linear layer, as SLDA, ACIL and RanPAC do.
 
     Args:
@@ -147,6 +162,10 @@ class LastLayer(_AfterFirstSession):
     ) -> None:
         super().__init__(gamma, first_epochs, views, precision)
         self.random_features = random_features and as_count("random_features", random_features)
+
+    @classmethod
+    def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
+        return super().arguments(runs) | {"random_features": runs[0].random_features}
 
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
         features = _LastHidden(module, self.random_features, seed)
