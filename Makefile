@@ -39,7 +39,7 @@ test-newest: .venv-newest/.ready  ## the quick suite with the newest of every pa
 	.venv-newest/bin/python -m pytest -m "not slow" -n auto --dist worksteal
 
 # One environment for each framework.
-FRAMEWORKS := avalanche huggingface lightning river skorch
+FRAMEWORKS := avalanche huggingface lightning river
 BESIDE_river := tests/diagnosis/models/test_real_river.py tests/test_pandas.py tests/diagnosis/tables/test_frames.py
 BESIDE_huggingface := tests/kernels/test_foreign_networks.py
 PAGES_huggingface := docs/integrations/peft.md

@@ -1,15 +1,13 @@
-"""The diagnosis of streams against their limits of time and memory, quiet and on a busy machine.
+"""The diagnosis of streams against their limits of time and memory.
 
-    python benchmarks/diagnosis.py [--largest 1000000] [--loaded]
+    python benchmarks/diagnosis.py [--largest 1000000]
 
 Each case is a process of its own, so that its peak memory is its own. A ratio below 1 keeps its
-limit. With --loaded, every core has another process at work: then the limit is 1.5 times what one
-thread takes beside the same work.
+limit.
 """
 
 import argparse
 import json
-import os
 import platform
 import resource
 import subprocess
@@ -34,7 +32,6 @@ CASES = (
     (1_000_000, 20, 60.0),
 )
 MEMORY = 2.5  # GB in all: data, interpreter and libraries included
-LOADED, LOADED_RATIO = (10_000, 20), 1.5
 
 
 def make_stream(n: int, features: int, seed: int = 0) -> Stream:
@@ -69,34 +66,17 @@ def run_case(rows: int, features: int) -> dict[str, float | str]:
     }
 
 
-def measured(rows: int, features: int, **environment: str) -> dict[str, float | str]:
+def measured(rows: int, features: int) -> dict[str, float | str]:
     """The same in a process of its own."""
     command = [sys.executable, __file__, "--case", str(rows), str(features)]
-    shared = {**os.environ, **environment}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=shared)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
-
-
-def print_loaded() -> None:
-    """Default threads and one thread, both while every core has another process at work."""
-    work = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(work) for _ in range(os.cpu_count() or 1)]
-    try:
-        ours, single = measured(*LOADED), measured(*LOADED, OMP_NUM_THREADS="1")
-    finally:
-        for other in others:
-            other.kill()
-    ratio = ours["seconds"] / single["seconds"]
-    rows, features = LOADED
-    print(f"{rows:,} x {features}, another process on every core: {ours['seconds']:.1f} s")
-    print(f"with one thread {single['seconds']:.1f} s: {ratio:.2f} times (limit {LOADED_RATIO})")
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=1_000_000, help="leave out longer streams")
-    parser.add_argument("--loaded", action="store_true", help="on a busy machine")
     parser.add_argument("--case", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
@@ -106,9 +86,6 @@ def main() -> None:
         f"retarget {rt.__version__}, torch {torch.__version__}, {platform.machine()}, "
         f"{torch.get_num_threads()} threads; two tenths of the rows held out"
     )
-    if options.loaded:
-        print_loaded()
-        return
     titles = ("rows", "columns", "seconds", "of limit", "CPU sec.", "peak GB", "of limit")
     print("".join(f"{title:>12}" for title in (*titles, "features", "shift err.")))
     for rows, features, limit in CASES:

@@ -21,7 +21,6 @@ NEEDED = {
     "transformers": ("import retarget.integrations.huggingface", "huggingface"),
     "lightning": ("import retarget.integrations.lightning", "lightning"),
     "river": ("import retarget.integrations.river", "river"),
-    "skorch": ("import retarget.integrations.skorch", "skorch"),
 }
 
 

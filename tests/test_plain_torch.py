@@ -186,7 +186,7 @@ def online(kind, *members, **more):
 
 def network_corrector():
     module, results = copy.deepcopy(NETWORK), []
-    for options in ({}, {"kind": "exact"}, {"kind": "distilled"}, {"gamma": "auto"}):
+    for options in ({}, {"kind": "distilled"}, {"gamma": "auto"}):
         options = {"gamma": 1.0, "block_size": 4, "refresh": "epoch"} | options
         thing = rt.NetworkCorrector(module, PLAIN, **options)
         results += [thing.correct(X[:8], Y[:8]), thing.correct(X[8:], Y[8:]), thing.recorrect()]

@@ -1,12 +1,9 @@
 """Settings of torch, of a thread or the whole process, for as long as some computation lasts."""
 
-import os
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
-from pathlib import Path
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,8 +16,6 @@ ArgumentsT = ParamSpec("ArgumentsT")
 ResultT = TypeVar("ResultT")
 
 AUTOCAST = "cpu", "cuda", "mps", "xpu"  # kinds of devices that autocast can be on for
-BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
-LOOKS = 10
 
 
 def in_plain_torch(function: Callable[ArgumentsT, ResultT]) -> Callable[ArgumentsT, ResultT]:
@@ -114,35 +109,3 @@ def full_precision(device: torch.device) -> Iterator[None]:
     """Switches off TF32, which keeps three digits and is torch's default for convolutions."""
     with _products, _convolutions if device.type == "cuda" else nullcontext():
         yield
-
-
-@contextmanager
-def considerate_threads() -> Iterator[None]:
-    """Uses one thread if the CPU is busy with other work, and all threads otherwise.
-
-    OpenMP's threads wait for each other by spinning: if other processes share the cores, most of
-    the time is spent waiting, and one thread alone is several times faster.
-    """
-    threads = torch.get_num_threads()
-    if threads > 1 and _other_work() >= BUSY * (os.cpu_count() or 1):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _other_work() -> float:
-    """Average number of threads of other processes that run or wait for a core at this moment.
-
-    Not the load average, which may still count our own work of a minute ago.
-    """
-    seen = []
-    for _ in range(LOOKS):
-        try:
-            running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
-        except (OSError, IndexError):  # not Linux
-            return 0.0
-        seen.append(int(running) - 1)
-        time.sleep(0.01)
-    return sum(seen) / LOOKS

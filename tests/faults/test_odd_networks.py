@@ -138,7 +138,6 @@ OBJECTS = {
     "EmpiricalNTK, two sets": lambda m: rt.EmpiricalNTK(m)(X, X[:6]),
     "TangentLearner": lambda m: rt.TangentLearner(m, 1.0, 16).learn(X, Y),
     "NetworkCorrector": corrected,
-    "NetworkCorrector, exact": lambda m: corrected(m, kind="exact", refresh="never"),
     "ClosedLoopCorrector": lambda m: rt.ClosedLoopCorrector(m, LEARNER, 1.0, 16, 8).correct(X, Y),
     "StreamingRidge": lambda m: rt.StreamingRidge(m, 1.0).learn(X, Y),
     "StreamingRidge, tangents": lambda m: rt.StreamingRidge(rt.EmpiricalNTK(m), 1.0).learn(X, Y),

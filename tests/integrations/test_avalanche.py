@@ -46,7 +46,6 @@ from retarget.integrations.avalanche import (
     SquaredError,
     TangentStrategy,
     TargetCorrectionPlugin,
-    mse_metrics,
 )
 
 pytestmark = [
@@ -211,7 +210,7 @@ def test_shuffled_experiences_are_corrected_in_the_order_drawn_and_again_in_each
 
 @pytest.mark.parametrize("make", [corrector, closed_loop])
 def test_real_targets_without_any_label(regression, make):
-    metrics = evaluator(mse_metrics(epoch=True, experience=True, stream=True))
+    metrics = evaluator(loss_metrics(epoch=True, experience=True, stream=True))
     strategy = naive(network(2), [TargetCorrectionPlugin(make)], evaluator=metrics)
     train_all(strategy, regression)
     block = 8 if make is closed_loop else 0
@@ -219,11 +218,11 @@ def test_real_targets_without_any_label(regression, make):
     found = strategy.eval(regression.test_stream)
     X, Y = joined(REAL_STREAMS[3:])
     with torch.no_grad():
-        errors = (twin(X) - Y).square().mean(1).numpy()
-    assert found["MSE_Stream/eval_phase/test_stream"] == pytest.approx(errors.mean(), rel=1e-9)
+        errors = (twin(X) - Y).square().sum(1).numpy() / 2
+    assert found["Loss_Stream/eval_phase/test_stream"] == pytest.approx(errors.mean(), rel=1e-9)
     last = errors[-12:].mean()
-    assert found["MSE_Exp/eval_phase/test_stream/Exp002"] == pytest.approx(last, rel=1e-9)
-    assert "MSE_Epoch/train_phase/train_stream" in found
+    assert found["Loss_Exp/eval_phase/test_stream/Exp002"] == pytest.approx(last, rel=1e-9)
+    assert "Loss_Epoch/train_phase/train_stream" in found
 
 
 def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(classes):
@@ -503,14 +502,14 @@ def test_tangent_learns_real_targets_in_any_order(regression, views):
     found, make_learner = [], partial(tangents, views=views)
     options = {"first_epochs": 0, "optimizer": None, "make_learner": make_learner}
     for experiences in (regression.train_stream, regression.train_stream[::-1]):
-        watched = evaluator(mse_metrics(stream=True))
+        watched = evaluator(loss_metrics(stream=True))
         strategy = tangent(network(2), evaluator=watched, **options)
         for experience in experiences:
             strategy.train(experience)
-        found.append(strategy.eval(regression.test_stream)["MSE_Stream/eval_phase/test_stream"])
+        found.append(strategy.eval(regression.test_stream)["Loss_Stream/eval_phase/test_stream"])
     by_hand = make_learner(network(2)).learn(*joined(REAL_STREAMS[:3]))
     X, Y = joined(REAL_STREAMS[3:])
-    error = (by_hand.predict(X) - Y).square().mean().item()
+    error = (by_hand.predict(X) - Y).square().sum(1).mean().item() / 2
     assert found == pytest.approx([error, error], rel=1e-8)
 
 

@@ -367,8 +367,7 @@ def test_in_the_lab_and_its_checkpoints(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "exact"}, "gamma is 'auto' with kind='exact'; .* give gamma as a number"),
-        ({"kind": "distilled"}, "gamma is 'auto' with kind='distilled'"),
+        ({"kind": "distilled"}, "gamma is 'auto' with kind='distilled'; .* gamma as a number"),
         ({"ridge": 0.5}, "ridge is 0.5 with gamma='auto', .* leave ridge out"),
     ],
 )

@@ -152,7 +152,7 @@ def test_samples_without_a_gradient_have_no_part_in_the_others_targets():
         assert_same(Z[others], rt.iterative_targets(K, Y, LEARNER, 2.0, 4)[others])
     assert Z.isfinite().all()
     with pytest.raises(TrainingDivergedError, match="zero for every sample, so its units have"):
-        NetworkCorrector(network, LEARNER, 2.0, 4, kind="exact").correct(0 * X, Y)
+        NetworkCorrector(network, LEARNER, 2.0, 4).correct(0 * X, Y)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_samples_without_a_gradient_have_no_part_in_the_others_targets():
     [
         ({"refresh": "often"}, "refresh is 'often'; expected one of .'never'"),
         ({"kind": "best"}, "kind is 'best'; expected one of .'iterative'"),
-        ({"kind": "exact", "ridge": 0.1}, "but kind is 'exact'; leave them out"),
+        ({"kind": "distilled", "ridge": 0.1}, "but kind is 'distilled'; leave them out"),
         ({"kind": "distilled", "parts": "online"}, "but kind is 'distilled'; leave them out"),
         ({"block_size": 3}, "block_size is 3; .* batch_size, 2"),
         ({"loss": "hinge"}, "loss is 'hinge'; expected 'squared' or 'cross-entropy'"),
@@ -247,7 +247,7 @@ def test_a_linear_network_agrees_with_logistic_regression_after_each_task(output
     ("flat", "options"),
     [
         (True, {"refresh": "task"}),
-        (False, {"refresh": "epoch", "kind": "exact"}),
+        (False, {"refresh": "epoch"}),
         (False, {"refresh": "never", "kind": "distilled"}),
         (True, {"loss": CE}),
     ],
@@ -285,12 +285,11 @@ def test_a_state_of_another_network_or_class(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
-@pytest.mark.parametrize("kind", ["iterative", "exact"])
-def test_targets_that_overflow_the_type_of_the_given_ones(kind):
+def test_targets_that_overflow_the_type_of_the_given_ones():
     """Corrected targets are five times the true ones here: beyond float32, though not float64."""
     network = zero_network(dimension=2, outputs=1).float()
     learner, X = rt.SGD(0.1, 2, reduction="sum"), torch.eye(2)
-    corrector = NetworkCorrector(network, learner, 1.0, block_size=2, kind=kind)
+    corrector = NetworkCorrector(network, learner, 1.0, block_size=2)
     with pytest.raises(ResultOverflowError, match="row 1 is beyond 3.4e.38.* scale the targets"):
         corrector.correct(X, torch.tensor([[1.0], [1e38]]))
     assert corrector.samples == 0

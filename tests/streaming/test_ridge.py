@@ -5,7 +5,8 @@ import pickle
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -232,25 +233,27 @@ def squares(X):
     return X**2
 
 
+def scaled(X, factor):
+    return X * np.asarray(factor)
+
+
 def scaled_by(factor):
     return lambda X: factor * X
 
 
-def by_tensor(factor):
-    factor = torch.tensor(factor)
-    return lambda X: X * factor.item()
+def wrapped_around(factor):
+    @wraps(squares)
+    def function(X):
+        return factor * squares(X)
+
+    return function
 
 
-def named(columns):
-    """Has an array of Python objects."""
-    names = np.array(columns, dtype=object)
-    return lambda X: X[:, : len(names)]
-
-
-def containing_itself():
-    parts = [2.0]
-    parts.append(parts)
-    return lambda X: X * parts[0]
+def copied_by_value(function):
+    """As a function of the main script comes back from another process."""
+    copied = FunctionType(function.__code__, function.__globals__, function.__name__)
+    copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
+    return copied
 
 
 class Transformer:
@@ -261,6 +264,19 @@ class Transformer:
         return X * self.scale
 
 
+class ContainingItself(Transformer):
+    def __init__(self, scale):
+        super().__init__(scale)
+        self.parts = [self]
+
+
+def named(columns):
+    """Has an array of Python objects."""
+    transformer = Transformer(2.0)
+    transformer.names = np.array(columns, dtype=object)
+    return transformer.transform
+
+
 def networks(seed, act=nn.ReLU):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 4), act()).double()
@@ -269,14 +285,18 @@ def networks(seed, act=nn.ReLU):
 DIFFERENT = {
     "functions": (np.sin, np.cos),
     "lambdas": (lambda X: X + 1, lambda X: X + 2),
-    "shapes": (scaled_by(np.ones(4)), scaled_by(np.ones((1, 4)))),
-    "names in a function": (lambda X: np.sin(X), lambda X: np.cos(X)),
-    "closures": (scaled_by(2.0), scaled_by(3.0)),
+    "inside a function": (scaled_by(2.0), scaled_by(3.0)),
+    "under one name": (wrapped_around(2.0), wrapped_around(3.0)),
+    "copies of a lambda": (scaled_by(2.0), scaled_by(2.0)),
+    "shapes": (partial(scaled, factor=np.ones(4)), partial(scaled, factor=np.ones((1, 4)))),
     "partial": (partial(np.multiply, 2.0), partial(np.multiply, 3.0)),
     "functions in a partial": (partial(np.multiply, 2.0), partial(np.add, 2.0)),
     "names": (named(["a", "b"]), named(["a", "c"])),
-    "kinds": (scaled_by(2.0), scaled_by(np.float32(2.0))),
-    "tensors": (by_tensor(2.0), by_tensor(3.0)),
+    "kinds": (partial(scaled, factor=2.0), partial(scaled, factor=np.float32(2.0))),
+    "tensors": (
+        partial(scaled, factor=torch.tensor(2.0)),
+        partial(scaled, factor=torch.tensor(3.0)),
+    ),
     "methods": (Transformer(1.0).transform, Transformer(2.0).transform),
     "weights": (networks(0), networks(1)),
     "layers": (networks(0), networks(0, nn.Tanh)),
@@ -284,11 +304,11 @@ DIFFERENT = {
 }
 SAME = [
     lambda: squares,
-    lambda: scaled_by(2.0),
     lambda: partial(np.multiply, 2.0),
+    lambda: partial(scaled, factor=torch.tensor(2.0)),
+    lambda: copied_by_value(squares),
     lambda: named(["a", "b"]),
-    lambda: by_tensor(2.0),
-    containing_itself,
+    lambda: ContainingItself(2.0).transform,
     lambda: Transformer(2.0).transform,
     lambda: networks(0),
     lambda: rt.EmpiricalNTK(networks(0)),

@@ -101,7 +101,6 @@ CORRECTED = {
     "corrected": corrected(),
     "never": corrected(refresh="never"),
     "every epoch": corrected(refresh="epoch", gamma=1.7),
-    "exact": corrected(kind="exact", refresh="epoch"),
     "distilled": corrected(kind="distilled"),
     "online half": corrected(parts="online", ridge=0.5),
     "offline half": corrected(parts="offline", ridge=0.5),

@@ -66,7 +66,7 @@ from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.kernels.lookup import named_class
 from retarget.learners import SGD
 from retarget.progress import PatientBar
-from retarget.settings import considerate_threads, in_plain_torch
+from retarget.settings import in_plain_torch
 from retarget.text import listed
 from retarget.theory.stream_kernel import StreamKernel
 
@@ -290,7 +290,6 @@ def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
     """Diagnoses a stream from which the rows to compare the learners on are already held out."""
     kernel, used = choose_kernel(options, as_tensors(parted.stream)[0])
     with (
-        considerate_threads(),
         PatientBar("diagnosing", PASSES * len(parted.stream)) as bar,
         _noting_precision() as doubts,
     ):

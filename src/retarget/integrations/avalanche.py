@@ -2,13 +2,12 @@ r"""Avalanche: corrected targets as a plugin, and learning without forgetting as
 
 Needs the extra: `pip install ".[avalanche]"`. `TargetCorrectionPlugin` trains any supervised
 strategy on corrected targets; `TangentStrategy` learns every experience with an
-`rt.TangentLearner`. `SquaredError` is the loss to use with both, and
-`mse_metrics` are metrics for regression, which Avalanche lacks.
+`rt.TangentLearner`. `SquaredError` is the loss to use with both.
 """
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +29,8 @@ from retarget.streaming.tangent import TangentLearner
 try:
     from avalanche.core import SupervisedPlugin
     from avalanche.distributed.distributed_helper import DistributedHelper
-    from avalanche.evaluation import GenericPluginMetric
     from avalanche.evaluation.metric_results import MetricValue
     from avalanche.evaluation.metric_utils import get_metric_name
-    from avalanche.evaluation.metrics.mean import Mean
     from avalanche.models.dynamic_modules import DynamicModule
     from avalanche.models.utils import is_multi_task_module
     from avalanche.training.plugins import GDumbPlugin
@@ -42,7 +39,7 @@ except ImportError as error:
     reason = "retarget.integrations.avalanche needs Avalanche"
     raise missing_extra(reason, error, "avalanche") from error
 
-__all__ = ["SquaredError", "TangentStrategy", "TargetCorrectionPlugin", "mse_metrics"]
+__all__ = ["SquaredError", "TangentStrategy", "TargetCorrectionPlugin"]
 
 MiniBatch = list[Tensor]  # inputs, labels or targets, and perhaps task labels
 CorrectedBatches = Iterator[tuple[MiniBatch, Tensor]]  # a mini-batch, and the targets to train on
@@ -336,41 +333,6 @@ class TangentStrategy(SupervisedTemplate):
             self._after_update(**kwargs)
             self._after_training_iteration(**kwargs)
         learner.merge(part)
-
-
-class MeanSquaredError(GenericPluginMetric):
-    """The mean squared error over samples and outputs in an epoch, an experience or a stream.
-
-    Labels are compared as one-hot rows. Use `mse_metrics` to make these metrics.
-    """
-
-    def __init__(self, each: Literal["epoch", "experience", "stream"]) -> None:
-        mode = "train" if each == "epoch" else "eval"
-        super().__init__(Mean(), reset_at=each, emit_at=each, mode=mode)
-        self._name = {"epoch": "MSE_Epoch", "experience": "MSE_Exp", "stream": "MSE_Stream"}[each]
-
-    def update(self, strategy: Any) -> None:
-        """Adds a mini-batch."""
-        rows = strategy.mb_output.detach().reshape(len(strategy.mb_output), -1)
-        errors = rows - agreement.real_targets(strategy.mb_y, rows.shape[1]).to(rows)
-        self._metric.update(errors.square().mean(), len(rows))
-
-    def __str__(self) -> str:
-        return self._name
-
-
-def mse_metrics(
-    *, epoch: bool = False, experience: bool = False, stream: bool = False
-) -> list[MeanSquaredError]:
-    """Makes metrics of the mean squared error, for an `EvaluationPlugin`.
-
-    Args:
-        epoch: Measure every training epoch.
-        experience: Measure every experience that is evaluated.
-        stream: Measure all experiences that are evaluated together.
-    """
-    wanted = {"epoch": epoch, "experience": experience, "stream": stream}
-    return [MeanSquaredError(each) for each, chosen in wanted.items() if chosen]  # type: ignore[arg-type]
 
 
 class _CorrectedLoader:

@@ -34,12 +34,11 @@ from retarget.theory.iterative import (
     iterative_targets,
 )
 from retarget.theory.losses import Loss
-from retarget.theory.tasks import targets_by_task
 
 __all__ = ["CorrectionOptions", "Kind", "NetworkCorrector", "Refresh"]
 
 Refresh = Literal["never", "task", "epoch"]
-Kind = Literal["iterative", "exact", "distilled"]
+Kind = Literal["iterative", "distilled"]
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,8 @@ class NetworkCorrector(Corrector):
         block_size: Samples corrected together, a multiple of the batch size.
         refresh: When the kernel is recomputed: `"task"`, with every `correct`; `"epoch"`, with
             every `recorrect` too; `"never"` always uses the network as it is at construction.
-        kind: `"iterative"` (Proposition 4.2), `"exact"` or `"distilled"`: the offline predictions
-            themselves, uncorrected. `"exact"` is Theorem 4.1 in the first task. After each later
-            one the learner is as near to the offline learner of all samples so far (in the
-            kernel's function space) as the samples of that task alone can bring it. It reaches
-            that learner if they span the kernel's features, but a wide network has more features
-            than a task has samples. Mini-batches need not be full at the end of a task.
+        kind: `"iterative"` (Proposition 4.2), or `"distilled"`: the offline predictions
+            themselves, uncorrected.
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
@@ -328,9 +323,6 @@ class NetworkCorrector(Corrector):
                 if self._trials:  # large targets that did well on held-out rows
                     warnings.simplefilter("ignore", LargeTargetsWarning)
                 Z = iterative_targets(K, Y, learner, gamma, *form, loss=options.loss)
-        elif options.kind == "exact":
-            eps = torch.finfo(next(self._kernel_module.parameters()).dtype).eps
-            Z = targets_by_task(K, Y, learner, gamma, sizes, options.loss, eps)
         else:
             Z = distilled_targets(K, Y, gamma, options.block_size)
         given: Tensor = Z[task].to(dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retarget.arrays import FLOATS, as_count, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import DEFAULT_FEATURES, alike, feature_map, fingerprint
+from retarget.kernels.feature_maps import DEFAULT_FEATURES, feature_map, fingerprint
 from retarget.locks import Lock
 from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
@@ -247,12 +247,16 @@ class StreamingRidge:
         mine, theirs = self._kind(one, sized=both), other._kind(two, sized=both)
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
-        if not alike(self._views.functions, other._views.functions):
-            raise InvalidInputError("other has different views; expected those of this learner")
-        if not alike(self._map.source, other._map.source):
+        if fingerprint(self._views.functions) != fingerprint(other._views.functions):
+            raise InvalidInputError(
+                "other has different views; expected those of this learner: make other with "
+                "empty(), and let views be functions of a module if other came from another process"
+            )
+        if fingerprint(self._map.source) != fingerprint(other._map.source):
             raise InvalidInputError(
                 "other has a different feature function, or a network with different weights; "
-                "expected the features of this learner: make other with empty()"
+                "expected the features of this learner: make other with empty(), and let the "
+                "function be one of a module if other came from another process"
             )
         if two.moments is None:
             return self

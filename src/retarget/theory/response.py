@@ -104,19 +104,13 @@ def final_response(learner: SGD, n: int, first_step: int = 0) -> np.ndarray:
     elif isinstance(learner.lr, float):
         response = _lasting_responses(learner, n)
     else:
-        response = _from_the_end(learner, n, first_step)[0]
+        response = _from_the_end(learner, n, first_step)
     by_sample: np.ndarray = response[np.arange(n) // learner.batch_size]
     return by_sample
 
 
-def final_carry(learner: SGD, n: int, first_step: int = 0) -> tuple[float, float]:
-    """What the weights at the end of the `n` samples keep of (w, v) before them."""
-    weights, velocity = _from_the_end(learner, n, first_step)[1] if learner.has_memory else (1, 0)
-    return float(weights), float(velocity)
-
-
-def _from_the_end(learner: SGD, n: int, first_step: int) -> tuple[np.ndarray, np.ndarray]:
-    """(steps,) the final response of each step, if every step has its own M; (2,) the carry."""
+def _from_the_end(learner: SGD, n: int, first_step: int) -> np.ndarray:
+    """(steps,) the final response of each step, if every step has its own M."""
     steps = learner.steps(n)
     response = np.empty(steps)
     row = np.array([1.0, 0.0])  # the first row of M_last ... M_{s+1}, built from the end
@@ -124,7 +118,7 @@ def _from_the_end(learner: SGD, n: int, first_step: int) -> tuple[np.ndarray, np
         M, u = _step(learner, first_step + s, _batch_length(learner, s, n))
         response[s] = row @ u
         row = row @ M
-    return response, row
+    return response
 
 
 def _lasting_responses(learner: SGD, n: int) -> np.ndarray:

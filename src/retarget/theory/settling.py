@@ -133,15 +133,13 @@ class BlockInverses:
         return rooted
 
 
-def invert_blocks(
-    gram: Tensor, ridge: float, start: int, in_range: bool, eps: float | None = None
-) -> BlockInverses:
+def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> BlockInverses:
     """Inverts gamma_o I + K_nn of every block of `gram` (blocks, b, b), the first at `start`.
 
     A block that is singular without a ridge gets a pseudo-inverse if `in_range`, and raises an
-    error otherwise. `eps` is the relative rounding of the entries, if it is not that of their type.
+    error otherwise.
     """
-    size, eps = gram.shape[-1], eps or torch.finfo(gram.dtype).eps
+    size, eps = gram.shape[-1], torch.finfo(gram.dtype).eps
     # column by column, as LAPACK stores it, so that the factors overwrite the blocks
     factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
     factors.diagonal(dim1=1, dim2=2).add_(ridge)

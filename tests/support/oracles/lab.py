@@ -144,12 +144,10 @@ class Corrected(Plain):
 
     def start(self, loop):
         super().start(loop)
-        everything = gradients(loop.module, loop.X)
-        self.first_features, self.starts = everything, []
+        self.first_features = gradients(loop.module, loop.X)
 
     def task_start(self, rows):
         self.rows = rows
-        self.starts.append(rows.start)
         self._compute()
 
     def epoch_start(self, epoch):
@@ -180,8 +178,6 @@ class Corrected(Plain):
             Z = literal.iterative(
                 Y, K, rate, self.gamma, self.block, self.ridge, batch, self.parts, self.first_block
             )
-        elif self.kind == "exact":
-            Z = literal.iterative(Y, K, rate, self.gamma, self.starts, batch=batch)
         else:
             Z = offline_predictions(K, Y, self.gamma, self.block)
         self.Z = torch.from_numpy(Z)

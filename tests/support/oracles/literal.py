@@ -88,7 +88,7 @@ def iterative(Y, K, eta, gamma, block, ridge=0.0, batch=1, parts="both", first_b
     `block` is the size of all blocks, or where each of them begins.
     """
     Z = np.zeros_like(Y)
-    starts = [*range(0, len(Y), block)] if isinstance(block, int) else block
+    starts = [*range(0, len(Y), block)]
     for start, stop in zip(starts, [*starts[1:], len(Y)], strict=True):
         p, n = slice(0, start), slice(start, stop)
         if start == 0 and first_block == "plain":
