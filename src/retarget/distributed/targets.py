@@ -16,7 +16,7 @@ import torch
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, as_non_negative, as_tensor, panels
+from retarget.arrays import as_non_negative, as_tensor, panels
 from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import (
     ColumnWork,
@@ -32,7 +32,7 @@ from retarget.learners import SGD
 from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching
-from retarget.theory.dual import DualLearner, Window, carry_over
+from retarget.theory.dual import DualLearner, Past, Shares, Window
 from retarget.theory.iterative import (
     FirstBlock,
     Parts,
@@ -299,28 +299,29 @@ def _take_steps(
 ) -> ChunkSteps:
     K, learner, transfer = as_tensor("K", gram), DualLearner(start.learner), np.eye(2)
     learner.steps = start.row // start.learner.batch_size
-    inherited = tuple(GrowingRows() for _ in learner.shares)
-    for part, values in zip(inherited, start.inherited, strict=True):
-        part.append(as_tensor("inherited", values))
+    inherited = Shares(start.learner.has_memory)
+    inherited.append(Past(*(as_tensor("inherited", values) for values in start.inherited)))
     targets, errors = [], []
     for rows, size in portions:
         K_rows = K[rows, : rows.stop]
-        past = tuple(part.rows[rows] for part in inherited)
-        if rows.start:  # add what the chunk itself has learned so far
+        past = inherited.past(rows)
+        own = learner.past
+        if past is not None and own is not None:  # add what the chunk itself has learned so far
             known = K_rows[:, : rows.start]
-            past = tuple(a + known @ b for a, b in zip(past, learner.parts, strict=True))
+            pairs = zip(past.tensors, own.tensors, strict=True)
+            past = Past(*(before + known @ shares for before, shares in pairs))
         memory = step_response(start.learner, learner.steps, len(K_rows))
         window = Window(start.row + rows.start, K_rows[:, rows.start :], past, memory)
         wanted, made = answer(window, rows, size)
         learner.learn(window, made)
-        carry_over(inherited, window)
+        inherited.carry_over(window)
         transfer = memory.transfer @ transfer
         targets.append(wanted)
         errors.append(made)
     return ChunkSteps(
         torch.cat(targets).numpy(),
         torch.cat(errors).numpy(),
-        torch.stack([share.rows for share in learner.shares]).numpy(),
+        torch.stack([share.rows for share in learner.shares.both]).numpy(),
         transfer,
     )
 

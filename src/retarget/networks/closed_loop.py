@@ -35,7 +35,7 @@ from retarget.settings import in_plain_torch
 from retarget.state_files import part_of
 from retarget.streaming.tangent import TangentLearner
 from retarget.text import as_seed
-from retarget.theory.dual import Window
+from retarget.theory.dual import Past, Window
 from retarget.theory.iterative import check_correction
 from retarget.theory.response import step_response
 
@@ -311,6 +311,6 @@ def closed_loop_targets(
     damped = K.clone()
     damped.diagonal().add_(damping * K.diagonal().mean())
     a = torch.linalg.solve(damped, aim - outputs)
-    window = Window(0, K, (outputs,), step_response(learner, first_step, len(K)))
+    window = Window(0, K, Past(outputs), step_response(learner, first_step, len(K)))
     share = K.new_tensor(window.memory.deposit[0, window.memory.step_of])
     return window.targets(a / share[:, None]), outputs + K @ a

@@ -15,7 +15,7 @@ from retarget.streaming.intake import Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
-from retarget.theory.dual import DualLearner, carry_over
+from retarget.theory.dual import DualLearner, Shares
 from retarget.theory.losses import Loss, outputs
 from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.stability import GrowthWatch
@@ -58,7 +58,7 @@ class ShiftTracker(Resumable):
         self._watch = GrowthWatch(learner, self._intake.gram, loss=loss)
         # The kernel of all samples so far times their shares in the weights (and the velocity),
         # that is, the values at the samples of the functions that these represent.
-        self._values = tuple(GrowingRows() for _ in self._dual.shares)
+        self._values = Shares(learner.has_memory)
         self._start = GrowingRows()
         self._waiting: Tensor | None = None  # targets of the mini-batch that is not full yet
 
@@ -94,7 +94,7 @@ class ShiftTracker(Resumable):
         A mini-batch that is not full counts as a step, as if the stream ended here.
         """
         ended = self._ended()
-        values = outputs(ended._values[0].rows + self._start.rows, self.loss)
+        values = outputs(ended._values.weights.rows + self._start.rows, self.loss)
         return self._intake.give(self.gamma * ended._dual.coefficients + values)
 
     @property
@@ -120,7 +120,7 @@ class ShiftTracker(Resumable):
         fork = copy.copy(self)
         fork._intake, fork._dual = self._intake.fork(), self._dual.fork()
         fork._watch = self._watch.fork(fork._intake.gram)
-        fork._values = tuple(values.clone() for values in self._values)
+        fork._values = self._values.clone()
         fork._start = self._start.fork()
         return fork
 
@@ -135,10 +135,12 @@ class ShiftTracker(Resumable):
         self._watch.follow(window, targets, errors)
         # Eq. 11: earlier samples move by the new errors times the kernel; new samples start at
         # their prediction and move by the same rule.
+        deposits = window.deposits(errors)
         inherited = window.inherited_after()
-        carry_over(self._values, window)
+        predicted = deposits.map(torch.zeros_like) if inherited is None else inherited
+        self._values.carry_over(window)
         for values, prediction, deposit in zip(
-            self._values, inherited, window.deposits(errors), strict=False
+            self._values.both, predicted.tensors, deposits.tensors, strict=True
         ):
             if n:
                 values.rows.addmm_(K_rows[:, :n].mT, deposit)
@@ -152,7 +154,9 @@ class ShiftTracker(Resumable):
     def _rest(self) -> dict[str, Any]:
         tensors = {}
         if len(self._dual):
-            tensors = {f"values{part}": values.rows for part, values in enumerate(self._values)}
+            tensors = {
+                f"values{part}": values.rows for part, values in enumerate(self._values.both)
+            }
         if self._waiting is not None:
             tensors |= {"start": self._start.rows, "waiting": self._waiting}
         return tensors
@@ -165,7 +169,7 @@ class ShiftTracker(Resumable):
             )
         if learned:
             require_shape("share0", self._dual.coefficients, learned, outputs)
-            for part, values in enumerate(self._values):
+            for part, values in enumerate(self._values.both):
                 name = f"values{part}"
                 values.append(require_shape(name, state[name], learned, outputs))
         if n:

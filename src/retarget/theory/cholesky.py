@@ -258,9 +258,9 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        # (n, 1 + c + PROBES) the roots of the diagonal of gamma I + K, and L^-1 of the right-hand
-        # sides and the probes
-        self._columns = GrowingRows()
+        self._roots = GrowingRows()  # (n, 1) of the diagonal of gamma I + K
+        self._solved = GrowingRows()  # (n, c) L^-1 of the right-hand sides
+        self._probed = GrowingRows()  # (n, PROBES) L^-1 of the probes
         self._estimated = 0  # rows at the last estimate of the condition
         self._warned = False
 
@@ -268,17 +268,9 @@ class GrowingCholesky:
         return self.panels[-1].rows.stop if self.panels else 0
 
     @property
-    def _roots(self) -> Tensor:
-        return self._columns.rows[:, :1]
-
-    @property
-    def _solved(self) -> Tensor:
-        return self._columns.rows[:, 1:]
-
-    @property
     def solved(self) -> Tensor:
         r"""(n, c) the rows of $L^{-1} B$ so far."""
-        return self._solved[:, :-PROBES]
+        return self._solved.rows
 
     def extend(self, K_rows: Tensor) -> NewRows:
         """Computes new rows of L from the samples' kernel (m, n + m) to the past and themselves.
@@ -294,7 +286,8 @@ class GrowingCholesky:
             rhs = less_product(K_rows[:, columns], solved[:, : past.start], past.left)
             solved[:, columns] = solve_lower_right(past.triangle, rhs)
         own = K_rows[:, n:]
-        roots, schur = diagonal_roots(own, self.gamma), less_square(own, solved)
+        roots = diagonal_roots(own, self.gamma)
+        schur = less_square(own, solved)
         schur.diagonal().add_(self.gamma)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
@@ -313,16 +306,22 @@ class GrowingCholesky:
         condition are solved for together with it; give a right-hand side always or never.
         """
         probes = new.roots * random_probes(len(self), new.roots)
-        joined = probes if rhs is None else torch.cat([rhs, probes], dim=1)
-        solved = new.solve(joined, self._solved if self.panels else joined[:0])
+        together = probes if rhs is None else torch.cat([rhs, probes], dim=1)
+        both = new.solve(together, self._solved_and_probed() if self.panels else together[:0])
+        solved, probed = both[:, :-PROBES], both[:, -PROBES:]
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:
                 self.panels[-1].close()
             self.panels.append(new.panel)
         new.panel.used += new.corner.shape[0]
         new.panel.free.append(new.panel.used)
-        self._columns.append(torch.cat([new.roots, solved], dim=1))
-        return solved[:, :-PROBES]
+        self._roots.append(new.roots)
+        self._solved.append(solved)
+        self._probed.append(probed)
+        return solved
+
+    def _solved_and_probed(self) -> Tensor:
+        return torch.cat([self._solved.rows, self._probed.rows], dim=1)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns an independent factor that continues from here."""
@@ -330,7 +329,9 @@ class GrowingCholesky:
         fork._gram = gram
         # only the last panel is ever changed
         fork.panels = [*self.panels[:-1], *map(shallow, self.panels[-1:])]
-        fork._columns = self._columns.fork()
+        fork._roots = self._roots.fork()
+        fork._solved = self._solved.fork()
+        fork._probed = self._probed.fork()
         return fork
 
     def _leading(self, count: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -376,7 +377,7 @@ class GrowingCholesky:
             "warned": self._warned,
         }
         if self.panels:
-            state |= {"roots": self._roots, "solved": self._solved}
+            state |= {"roots": self._roots.rows, "solved": self._solved_and_probed()}
         for i, panel in enumerate(self.panels):
             state[f"width{i}"], state[f"left{i}"] = panel.values.shape[1], panel.left
             state[f"triangle{i}"] = panel.triangle.tril()  # its upper half is not defined
@@ -409,7 +410,9 @@ class GrowingCholesky:
         if n:
             roots = require_shape("roots", state["roots"], n, 1)
             solved = require_shape("solved", state["solved"], n, PROBES + columns)
-            self._columns.append(torch.cat([roots, solved], dim=1))
+            self._roots.append(roots)
+            self._solved.append(solved[:, :columns])
+            self._probed.append(solved[:, columns:])
             least = float(roots.min())
             if not least > 0:
                 raise InvalidInputError(f"roots holds {least:g}; expected numbers above 0")
@@ -421,7 +424,7 @@ class GrowingCholesky:
         """Estimates the condition number of H, from a few solves and products with the factor."""
         if not self.panels:
             return 1.0
-        return float(scaled_condition(self._roots, self.solve, self.product))
+        return float(scaled_condition(self._roots.rows, self.solve, self.product))
 
     def warn_once(self) -> bool:
         """Warns once if solutions lose their digits; returns whether it has ever warned.
@@ -432,7 +435,8 @@ class GrowingCholesky:
         """
         if not self.panels or self._warned:
             return self._warned
-        probed, last = self._solved[:, -PROBES:], self._estimated
+        probed = self._probed.rows
+        last = self._estimated
         bound = probed_condition(probed)
         if bound < plenty(probed.dtype):
             return False

@@ -25,7 +25,7 @@ from torch import Tensor
 from retarget.arrays import Problem, panels, require_no_overflow
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD, require_learner
-from retarget.theory.dual import DualLearner, Window, carry_over, products
+from retarget.theory.dual import DualLearner, Past, Window, products
 from retarget.theory.losses import Loss, outputs, slope_product
 from retarget.theory.response import final_response, remaining_start, step_response
 from retarget.theory.stability import GrowthWatch, largest_stable_lr
@@ -47,26 +47,27 @@ class RepeatedLearner(DualLearner):
     def __init__(self, learner: SGD, like: Tensor) -> None:
         super().__init__(learner)
         self._met = 0
-        for share in self.shares:
+        for share in self.shares.both:
             share.append(torch.zeros_like(like))
 
-    def next_window(self, K_rows: Tensor, rows: slice, beside: tuple[Tensor, ...] = ()) -> Window:
+    def next_window(self, K_rows: Tensor, rows: slice, beside: Past | None = None) -> Window:
         """The samples at these positions, given their kernel (m, n) against all samples."""
-        memory, parts = step_response(self.learner, self.steps, len(K_rows)), self.parts
-        met = len(parts[0]) if parts else 0
-        past, other = products(K_rows[:, :met], parts, beside)
+        memory = step_response(self.learner, self.steps, len(K_rows))
+        met = min(self._met, len(self))
+        past, other = products(K_rows[:, :met], self.past, beside)
         return Window(self._met, K_rows[:, rows], past, memory, self.steps, rows, other)
 
     @property
-    def parts(self) -> tuple[Tensor, ...]:
+    def past(self) -> Past | None:
         """(n, c) the shares in the weights and in the velocity of the samples met so far."""
         met = min(self._met, len(self))  # in the first epoch the others have no share yet
-        return tuple(share.rows[:met] for share in self.shares) if met else ()
+        return self.shares.past(slice(0, met)) if met else None
 
     def learn(self, window: Window, errors: Tensor) -> None:
         """Takes the steps of the window, on which it made these errors."""
-        carry_over(self.shares, window)
-        for share, deposit in zip(self.shares, window.deposits(errors), strict=False):
+        self.shares.carry_over(window)
+        deposits = window.deposits(errors).tensors
+        for share, deposit in zip(self.shares.both, deposits, strict=True):
             share.rows[window.place] += deposit
         self._met += len(errors)
         self.steps += window.memory.deposit.shape[1]

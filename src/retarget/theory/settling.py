@@ -139,40 +139,63 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
     A block that is singular without a ridge gets a pseudo-inverse if `in_range`, and raises an
     error otherwise.
     """
-    size, eps = gram.shape[-1], torch.finfo(gram.dtype).eps
+    rounding = ROUNDING * gram.shape[-1] * torch.finfo(gram.dtype).eps
+    factors, failed, probed = _factored(gram, ridge)
+    if probed < min(plenty(gram.dtype), 1 / rounding / SLACK) and not failed.any():
+        return BlockInverses(factors, 1.0, rounding)
+    condition = _conditions(gram, ridge, factors)
+    if in_range and ridge == 0:
+        singular = failed | ~(condition * rounding < 1)
+        return _with_pseudo_inverses(gram, factors, condition, rounding, start, singular)
+    _require_definite(gram, ridge, start, failed)
+    return BlockInverses(factors, float(condition.max()), rounding)
+
+
+def _factored(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
+    """Cholesky factors of the blocks, the identity where it failed; where; a probed condition."""
     # column by column, as LAPACK stores it, so that the factors overwrite the blocks
     factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
     factors.diagonal(dim1=1, dim2=2).add_(ridge)
-    roots = diagonal_roots(gram, ridge)
     info = torch.empty(gram.shape[0], dtype=torch.int32, device=gram.device)
     torch.linalg.cholesky_ex(factors, out=(factors, info))
+    roots = diagonal_roots(gram, ridge)
     probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots)))
-    rounding = ROUNDING * size * eps
-    enough = min(plenty(gram.dtype), 1 / rounding / SLACK)
-    if probed < enough and not any(info.tolist()):
-        return BlockInverses(factors, 1.0, rounding)
     failed = info != 0
-    factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    condition = scaled_condition(
+    factors[failed] = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return factors, failed, probed
+
+
+def _conditions(gram: Tensor, ridge: float, factors: Tensor) -> Tensor:
+    """(blocks,) estimates of the condition of H (see `cholesky`) of each block."""
+    roots = diagonal_roots(gram, ridge)
+    return scaled_condition(
         torch.where(roots > 0, roots, 1.0),
         lambda rhs: _cholesky_solve(factors, rhs),
         lambda x: gram @ x + ridge * x,
     )
-    if not (in_range and ridge == 0):
-        _require_definite(gram, ridge, start, failed)
+
+
+def _with_pseudo_inverses(
+    gram: Tensor,
+    factors: Tensor,
+    condition: Tensor,
+    rounding: float,
+    start: int,
+    singular: Tensor,
+) -> BlockInverses:
+    """The inverses of blocks without a ridge, of which those in `singular` (blocks,) have none."""
+    if not singular.any():
         return BlockInverses(factors, float(condition.max()), rounding)
-    failed |= ~(condition * rounding < 1)
-    if not failed.any():
-        return BlockInverses(factors, float(condition.max()), rounding)
-    singular = failed.nonzero()[:, 0]
     eigenvalues, vectors = torch.linalg.eigh(gram[singular])
-    failed[singular] = eigenvalues[:, 0] < -rounding * eigenvalues[:, -1].abs()
-    _require_definite(gram, ridge, start, failed)
+    indefinite = singular.clone()
+    indefinite[singular] = eigenvalues[:, 0] < -rounding * eigenvalues[:, -1].abs()
+    _require_definite(gram, 0.0, start, indefinite)
     kept = torch.where(eigenvalues > rounding * eigenvalues[:, -1:], eigenvalues, torch.inf)
     condition[singular] = (eigenvalues[:, -1] / kept.amin(1)).clamp(min=1.0)
+    factors[singular] = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     roots = vectors * kept.rsqrt()[:, None, :]
-    factors[singular] = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    return BlockInverses(factors, float(condition.max()), rounding, singular, roots)
+    indices = singular.nonzero()[:, 0]
+    return BlockInverses(factors, float(condition.max()), rounding, indices, roots)
 
 
 def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) -> None:
@@ -215,5 +238,5 @@ def _block_ends(memory: StepResponse, block_size: int) -> np.ndarray:
 def _own_share(window: Window, ends: np.ndarray) -> Tensor:
     """(m, 1) how much of a sample's error is in the function after its block."""
     if window.memory.responses is None:
-        return window.shares[0]
+        return window.shares.weights
     return window.gram.new_tensor(window.memory.responses[1][ends, window.memory.step_of, None])

@@ -25,7 +25,7 @@ from retarget.errors import (
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.dual import DualLearner, PrimalLearner, Window, diagonal_blocks
+from retarget.theory.dual import DualLearner, Past, PrimalLearner, Window, diagonal_blocks
 from retarget.theory.losses import Loss, slope_product, steepest_slope
 from retarget.theory.probes import random_signs
 
@@ -104,9 +104,9 @@ class GrowthWatch:
         self._warned = self._warned_of_size = False
 
     @property
-    def riding(self) -> tuple[Tensor, ...]:
-        """The probe's parts, for the learner's `window`; none if the probe has overflowed."""
-        return self.probe.parts if math.isfinite(self.growth) else ()
+    def riding(self) -> Past | None:
+        """The probe's past, for the learner's `window`; None if the probe has overflowed."""
+        return self.probe.past if math.isfinite(self.growth) else None
 
     def follow(self, window: Window, targets: Tensor, errors: Tensor) -> None:
         """Checks the errors that the learner made on the next samples, before it learned them.
