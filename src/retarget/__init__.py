@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from retarget.networks.closed_loop import ClosedLoopCorrector
     from retarget.networks.corrector import NetworkCorrector
     from retarget.streaming.corrector import TargetCorrector
-    from retarget.streaming.ridge import StreamingRidge
-    from retarget.streaming.tangent import TangentLearner
+    from retarget.streaming.ridge.learner import StreamingRidge
+    from retarget.streaming.ridge.tangent import TangentLearner
     from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
     from retarget.theory.correction import (
         CorrectionTerms,
@@ -123,8 +123,8 @@ _MODULES = {
     "Matern52 as_kernel",
     "learners": "SGD",
     "streaming.corrector": "TargetCorrector",
-    "streaming.ridge": "StreamingRidge",
-    "streaming.tangent": "TangentLearner",
+    "streaming.ridge.learner": "StreamingRidge",
+    "streaming.ridge.tangent": "TangentLearner",
     "streaming.trackers": "CorrectionTracker ShiftTracker",
     "theory.correction": "CorrectionTerms corrected_targets correction_terms discrepancy "
     "effective_targets",

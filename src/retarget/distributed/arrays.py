@@ -18,8 +18,8 @@ from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
 from retarget.streaming.intake import require_unchanged
-from retarget.streaming.ridge import StreamingRidge
-from retarget.streaming.rows import RidgeState
+from retarget.streaming.ridge.learner import StreamingRidge
+from retarget.streaming.ridge.rows import RidgeState
 
 # Samples along a tile's side: 7 MB in float64, and a multiple of most common batch sizes.
 TILE_SIZE = 960

@@ -13,7 +13,7 @@ from retarget.errors import InvalidInputError
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
 from retarget.kernels.feature_maps import DEFAULT_FEATURES
 from retarget.kernels.lookup import as_kernel, takes_width
-from retarget.streaming.ridge import StreamingRidge
+from retarget.streaming.ridge.learner import StreamingRidge
 
 DENSE_NUMBERS = 1 << 22  # of a sparse matrix that are made dense at a time
 

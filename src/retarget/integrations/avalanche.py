@@ -23,8 +23,8 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import evaluating
-from retarget.streaming.ridge import StreamingRidge
-from retarget.streaming.tangent import TangentLearner
+from retarget.streaming.ridge.learner import StreamingRidge
+from retarget.streaming.ridge.tangent import TangentLearner
 
 try:
     from avalanche.core import SupervisedPlugin

@@ -22,7 +22,7 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.samples import evaluating, join, mapped, named_leaves, take
 from retarget.state_files import checksum
-from retarget.streaming.tangent import TangentLearner
+from retarget.streaming.ridge.tangent import TangentLearner
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

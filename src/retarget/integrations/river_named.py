@@ -13,8 +13,8 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Linear, as_kernel
 from retarget.kernels.lookup import named_class
 from retarget.kernels.stationary import Stationary
+from retarget.streaming.ridge.moments import LARGEST_NUMBER
 from retarget.text import as_seed
-from retarget.theory.moments import LARGEST_NUMBER
 
 
 class NamedFeatures:

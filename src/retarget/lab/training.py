@@ -18,7 +18,7 @@ from retarget.lab.steps import NEVER, Ensemble, MemberSamples, Optimizer, PassPl
 from retarget.lab.streams import TaskStream
 from retarget.learners import SGD
 from retarget.progress import PatientBar
-from retarget.streaming.views import View, Views
+from retarget.streaming.ridge.views import View, Views
 from retarget.theory.losses import row_losses
 
 EVALUATED_AT_A_TIME = {"cpu": 64}  # so activations stay in the cache; 4096 on other devices

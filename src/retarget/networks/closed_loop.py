@@ -33,7 +33,7 @@ from retarget.networks.reservoir import Reservoir
 from retarget.samples import Samples, count, join, leaves, library_of, mapped, named_leaves, take
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of
-from retarget.streaming.tangent import TangentLearner
+from retarget.streaming.ridge.tangent import TangentLearner
 from retarget.text import as_seed
 from retarget.theory.dual import Past, Window
 from retarget.theory.iterative import check_correction

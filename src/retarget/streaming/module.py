@@ -27,7 +27,7 @@ from retarget.samples import (
 )
 from retarget.settings import plain_attention
 from retarget.streaming.intake import require_unchanged
-from retarget.streaming.views import View
+from retarget.streaming.ridge.views import View
 
 # Up to so many directions, forward-mode products take less time than gradients: with 2, a sixth of
 # it for an MLP, though 1.4 times as long for conv nets; with 10, six times as long for these.

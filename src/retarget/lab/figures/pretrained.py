@@ -16,7 +16,7 @@ from retarget.lab.data.fetch import CIFAR10, FOLDER_VARIABLE, data_folder
 from retarget.lab.experiment import Count
 from retarget.lab.figures.cifar10 import CifarRun, cifar_data
 from retarget.lab.figures.training import NetworkRun, TrainingSetup, WholeNotNegative
-from retarget.streaming.tangent import TangentLearner
+from retarget.streaming.ridge.tangent import TangentLearner
 
 STAND_IN_BACKBONE = "resnet18-tiny150-f16.safetensors"
 TUNED_CLASSES = 5

@@ -21,8 +21,8 @@ from retarget.lab.methods import code_of_method, recipe_named
 from retarget.lab.training import check_schedule
 from retarget.learners import SGD, Reduction
 from retarget.networks.corrector import Kind, Refresh
-from retarget.streaming.ridge import Precision
-from retarget.streaming.views import View
+from retarget.streaming.ridge.learner import Precision
+from retarget.streaming.ridge.views import View
 from retarget.theory.iterative import Parts
 
 WholeNotNegative = Annotated[int, Field(ge=0)]

@@ -15,9 +15,9 @@ from retarget.arrays import as_count
 from retarget.errors import InvalidInputError
 from retarget.lab.methods import Method
 from retarget.samples import evaluating
-from retarget.streaming.ridge import Precision, Prepared, StreamingRidge, as_ridge
-from retarget.streaming.tangent import TangentLearner
-from retarget.streaming.views import View
+from retarget.streaming.ridge.learner import Precision, Prepared, StreamingRidge, as_ridge
+from retarget.streaming.ridge.tangent import TangentLearner
+from retarget.streaming.ridge.views import View
 
 if TYPE_CHECKING:
     from retarget.lab.figures.training import NetworkRun

@@ -30,8 +30,7 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.state_files import require_shape
-from retarget.theory.cholesky import expected_digits, inverse_norm
-from retarget.theory.ridge_search import (
+from retarget.streaming.ridge.search import (
     BETTER_SCORE,
     LEAST_ERROR,
     BestRidge,
@@ -42,7 +41,8 @@ from retarget.theory.ridge_search import (
     low_rank_eigen,
     probes,
 )
-from retarget.theory.triangle import Triangle
+from retarget.streaming.ridge.triangle import Triangle
+from retarget.theory.cholesky import expected_digits, inverse_norm
 
 LARGE_FEATURES = 1e6  # larger ones are worth a remark if there is no solution
 LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates
@@ -103,7 +103,7 @@ class Moments:
         mean: (m,) mean of the features, and `target_mean` (c,) of the targets; 0 without intercept.
         cross: (m, c) B.
         power: (c,) s.
-        shared: (m, k) P z for k vectors z, if samples have several rows; see `ridge_search`.
+        shared: (m, k) P z for k vectors z, if samples have several rows; see `search`.
     """
 
     def __init__(

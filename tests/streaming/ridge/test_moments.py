@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
-from retarget.theory import ridge_search, triangle
-from retarget.theory.moments import Moments
-from retarget.theory.processes import require_same_everywhere
+from retarget.streaming.ridge import search, triangle
+from retarget.streaming.ridge.moments import Moments
+from retarget.streaming.ridge.processes import require_same_everywhere
 from support.oracles import ridge as oracle
 from support.problems import assert_same
 
@@ -36,7 +36,7 @@ def summed(features, targets, weights=None, intercept=False):
 
 
 def score_of(sums, gamma):
-    return ridge_search.exact_scores(sums.ridge_problem()).score(gamma)
+    return search.exact_scores(sums.ridge_problem()).score(gamma)
 
 
 def assert_alike(one, other, tolerance=1e-10):
@@ -155,7 +155,7 @@ def test_a_ridge_is_found_for_anything():
 def test_few_samples_of_many_features_are_solved_in_their_own_dimensions(
     samples, intercept, monkeypatch
 ):
-    monkeypatch.setattr(ridge_search, "EXACT_FEATURES", 20)
+    monkeypatch.setattr(search, "EXACT_FEATURES", 20)
     features, targets, weights = made(samples, 130, 3)
     sums = summed(features, targets, weights, intercept)
     chosen = sums.solve("auto")
@@ -164,7 +164,7 @@ def test_few_samples_of_many_features_are_solved_in_their_own_dimensions(
         W, b = oracle.ridge(features, targets, gamma, weights, intercept)
         assert_same(solution.weights, W)
         assert_same(solution.intercept, b)
-    monkeypatch.setattr(ridge_search, "EXACT_FEATURES", 130)
+    monkeypatch.setattr(search, "EXACT_FEATURES", 130)
     again = sums.solve("auto")
     assert again.gamma == pytest.approx(chosen.gamma, rel=1e-12)
     assert_same(again.weights, chosen.weights)
@@ -178,8 +178,8 @@ def test_few_samples_of_many_features_are_solved_in_their_own_dimensions(
 def test_an_estimated_spectrum_chooses_nearly_the_best_ridge(
     samples, decay, intercept, monkeypatch
 ):
-    monkeypatch.setattr(ridge_search, "EXACT_FEATURES", 20)
-    monkeypatch.setattr(ridge_search, "FEW_ROWS", 0)
+    monkeypatch.setattr(search, "EXACT_FEATURES", 20)
+    monkeypatch.setattr(search, "FEW_ROWS", 0)
     rng = np.random.default_rng(samples)
     features = rng.normal(size=(samples, 400)) * np.arange(1, 401) ** -decay + 0.3
     targets = features @ rng.normal(size=(400, 2)) + 0.1 * rng.normal(size=(samples, 2))
@@ -202,7 +202,7 @@ def test_fewer_samples_than_features_do_not_make_the_error_of_an_estimate_decide
     samples, monkeypatch
 ):
     """Nearly all of them are spent: the score divides by what is left, which the error can hide."""
-    monkeypatch.setattr(ridge_search, "FEW_ROWS", 0)
+    monkeypatch.setattr(search, "FEW_ROWS", 0)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         features = rng.normal(size=(samples, 512)) / np.sqrt(np.arange(1, 513))
@@ -220,7 +220,7 @@ def test_estimated_scores_near_a_ridge_are_those_of_the_whole_spectrum(
 ):
     """With the same random vectors for the trace, so that they differ by the Krylov space alone."""
     for name, value in (("EXACT_FEATURES", 20), ("PROBES", 16), ("FEW_PROBES", 16)):
-        monkeypatch.setattr(ridge_search, name, value)
+        monkeypatch.setattr(search, name, value)
     rng = np.random.default_rng(views)
     shape = (900, 300)
     sample, spread = rng.normal(size=shape), np.arange(1, 301) ** -1.5
@@ -231,8 +231,8 @@ def test_estimated_scores_near_a_ridge_are_those_of_the_whole_spectrum(
     sums.add(*tensors(rows, targets))
     for center in (0.1, 1.0, 10.0):
         problem = sums.ridge_problem()
-        solved = ridge_search.Inverse(problem.C).solved(problem.B, center)
-        near = ridge_search.scores_near(problem, center, *solved)
+        solved = search.Inverse(problem.C).solved(problem.B, center)
+        near = search.scores_near(problem, center, *solved)
         for gamma in center * 10.0 ** np.array([-0.5, 0, 0.5]):
             exact = score_of(sums, gamma)
             assert near.score(gamma) == pytest.approx(exact, rel=0.01 if views == 1 else 2e-3)
@@ -466,14 +466,23 @@ def test_the_search_goes_on_past_ridges_that_are_no_better():
     assert score_of(sums, sums.solve("auto").gamma) < 0.01 * scores[0]
 
 
-def test_descriptions_that_differ_between_processes_are_told_apart():
-    sent = []
-    for number in range(1000):
-        require_same_everywhere({"kind": "the same", "number": str(number)}, sent.append)
-    assert [each[0].item() for each in sent] == [1] * 1000
-    told = "of the 2 processes have different number; expected the same in every process"
-    for other in sent[1:]:
-        with pytest.raises(InvalidInputError, match=told):
+class Gathered:
+    """Two processes, of which the other has sent these numbers; it keeps those sent here."""
+
+    def __init__(self, other=()):
+        self.other, self.own = list(other), []
+
+    def gather(self, numbers):
+        self.own = numbers
+        return [numbers, self.other or numbers]
+
+
+def test_descriptions_that_differ_between_processes():
+    first = Gathered()
+    require_same_everywhere({"kind": "the same", "number": "0"}, first)
+    match = "of the 2 processes have different number; expected the same in every process"
+    for number in range(1, 1000):
+        with pytest.raises(InvalidInputError, match=match):
             require_same_everywhere(
-                {"kind": "the same", "number": "0"}, lambda own, other=other: own.add_(other)
+                {"kind": "the same", "number": str(number)}, Gathered(first.own)
             )

@@ -18,12 +18,12 @@ from retarget.locks import Lock
 from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
 from retarget.state_files import explained, read_state, write_state
-from retarget.streaming.rows import Portion, RidgeState, SampleRows, sample_size
+from retarget.streaming.ridge.moments import Moments, RidgeSolution
+from retarget.streaming.ridge.processes import Processes, sums_of_all
+from retarget.streaming.ridge.rows import Portion, RidgeState, SampleRows, sample_size
+from retarget.streaming.ridge.views import View, Views
 from retarget.streaming.turns import in_turn
-from retarget.streaming.views import View, Views
 from retarget.text import as_seed
-from retarget.theory.moments import Moments, RidgeSolution
-from retarget.theory.processes import adding_up, sums_of_all
 
 Precision = Literal["float64", "float32"]
 
@@ -284,14 +284,13 @@ class StreamingRidge:
             group: The processes that take part, as `torch.distributed.new_group` gives them; None
                 for all. Each of them must call this.
         """
-        add, learned = adding_up(group), self.learned
+        processes = Processes(group)
+        learned = self.learned
         if not self._map.any_inputs:  # then samples may differ in size
             learned = learned._replace(inputs=None)
         device = torch.device("cpu") if learned.moments is None else learned.moments.mean.device
         empty = partial(self._no_sums, device)
-        found = sums_of_all(*learned, empty, self._described(), add)
-        if found is not None:
-            self._become(RidgeState(*found))
+        self._become(sums_of_all(learned, empty, self._described(), processes))
         return self
 
     @in_turn

@@ -16,8 +16,8 @@ from retarget.samples import copied
 from retarget.settings import in_plain_torch
 from retarget.state_files import checksum, part_of
 from retarget.streaming.module import TangentNetwork
-from retarget.streaming.ridge import Precision, StreamingRidge
-from retarget.streaming.views import View
+from retarget.streaming.ridge.learner import Precision, StreamingRidge
+from retarget.streaming.ridge.views import View
 from retarget.text import as_seed
 
 

@@ -13,8 +13,8 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import FeatureMap
 from retarget.samples import as_samples, count, leaves, take
 from retarget.streaming.intake import require_unchanged
-from retarget.streaming.views import Views
-from retarget.theory.moments import LARGEST_NUMBER, Moments
+from retarget.streaming.ridge.moments import LARGEST_NUMBER, Moments
+from retarget.streaming.ridge.views import Views
 
 # How many numbers of a portion's features are in memory at a time.
 PORTION = {"cpu": 1 << 24}

@@ -14,8 +14,8 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
-from retarget.theory import ridge_search
-from retarget.theory.ridge_search import exact_scores
+from retarget.streaming.ridge import search
+from retarget.streaming.ridge.search import exact_scores
 from support.problems import assert_same
 
 RNG = np.random.default_rng(3)
@@ -116,7 +116,7 @@ def test_cross_validation_leaves_out_all_views_of_a_sample():
 def test_cross_validation_of_many_features_estimates_what_views_share(monkeypatch):
     exact = ridge(gamma="auto").learn(X, Y).gamma_
     for name, value in (("EXACT_FEATURES", 10), ("PROBES", 23), ("FEW_ROWS", 0)):
-        monkeypatch.setattr(ridge_search, name, value)
+        monkeypatch.setattr(search, name, value)
     assert ridge(gamma="auto").learn(X, Y).gamma_ == pytest.approx(exact, rel=4)
     few = ridge([None, flip], gamma="auto").learn(X, Y)
     assert few.merge(few.empty().learn(NEW, Y[:7])).forget(NEW, Y[:7]).samples == 40
@@ -219,7 +219,7 @@ def test_float32_loses_nothing_that_matters_in_a_million_samples():
 @pytest.mark.parametrize("row", [3, 5, 30])
 def test_the_row_whose_view_or_weight_is_wrong_is_named(row, monkeypatch):
     """Also behind the first portion, which is one sample, and the ones after it."""
-    monkeypatch.setattr("retarget.streaming.rows.PORTION", {"cpu": 16})
+    monkeypatch.setattr("retarget.streaming.ridge.rows.PORTION", {"cpu": 16})
     X, Y, weights = np.arange(80.0).reshape(40, 2), np.zeros(40), np.ones(40)
     weights[row] = -1.0
     inverse = rt.StreamingRidge(rt.Linear(), 1.0, views=[None, lambda X: 1 / (X - 2.0 * row)])
