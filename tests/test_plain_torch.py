@@ -296,7 +296,8 @@ def as_usual(name):
 
 
 def test_no_public_name_is_left_out():
-    assert set(rt.__all__) == USES.keys() | QUIET_NAMES
+    rooms = {name for name in rt.__all__ if inspect.ismodule(getattr(rt, name))}
+    assert set(rt.__all__) - rooms == USES.keys() | QUIET_NAMES
 
 
 @pytest.mark.parametrize("name", [name for name in USES if inspect.isclass(getattr(rt, name))])
