@@ -19,9 +19,8 @@ UNPICKLES = "lab/data/cifar10.py"
 # import modules of the package itself.
 IMPORTS_BY_NAME = {
     "import_path.py",
-    "__init__.py",
     "cli/__init__.py",
-    "lab/__init__.py",
+    "kernels/__init__.py",
     "lab/methods/__init__.py",
     "kernels/infinite/ntk.py",
 }

@@ -1,5 +1,8 @@
 """Kernels k(x, x'), which are independent of any learner."""
 
+import pkgutil
+from importlib import import_module
+
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.features import Features
@@ -28,3 +31,7 @@ __all__ = [
     "as_kernel",
     "kernel_from_dict",
 ]
+
+# Each file of this folder registers its kernels when it is imported.
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
