@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.facts import enough
+from retarget.diagnosis.facts import enough, evidence, facts
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.compare import compare, losses, rulers
 from retarget.diagnosis.measure.holdout import Split, split
@@ -158,6 +158,19 @@ def test_under_drift_the_fair_batch_model_is_one_of_recent_rows():
     excess = coming.score("online").error.value / coming.baseline("recent").error.value - 1
     assert coming.excess.value == pytest.approx(excess)
     assert coming.excess.value > found.answer("next").excess.value + 0.4
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_stream_that_changes_once(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(600, 5))
+    y = X @ rng.normal(size=5) + 0.1 * rng.normal(size=600)
+    y[300:] *= -1
+    diagnosis = rt.diagnose(X, y)
+    assert -1 <= diagnosis.drift.effect.low < diagnosis.drift.effect.high < 0
+    assert abs(diagnosis.drift.onset - 300) <= 2 * 30  # the chunk of the change, and the next
+    assert "drift" in {finding.kind for finding in diagnosis.findings}
+    assert facts(evidence(diagnosis)).follows
 
 
 def test_no_drift_where_the_batch_model_is_bad_or_nothing_changes():

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from retarget.diagnosis.answers import Drift
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import losses
-from retarget.diagnosis.measure.intervals import Batches, ratio
+from retarget.diagnosis.measure.intervals import Batches, relative_difference
 from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
@@ -96,6 +96,9 @@ def _drift(
     far is also given that of recent rows, and the better one counts. The stream drifts only if
     recent rows serve better than their mean as well: where the batch model is worse than that,
     being better than it means little.
+
+    Where a stream changes at once, the model of recent rows is wrong for a while and then right: a
+    few chunks decide the ratio of the two losses, but not whether their difference is below 0.
     """
     window = WINDOW_CHUNKS * chunk
     starts = range(2 * window, len(few), chunk)
@@ -118,7 +121,7 @@ def _drift(
     mean = np.cumsum(stream.Y, axis=0)[scored - 1] / scored[:, None]
     mean_loss = losses(mean, truth, options.metric)
     batches = Batches.of_groups(scored // chunk)
-    effect = ratio(batches.mean(recent_loss), batches.mean(all_loss))
+    effect = relative_difference(batches.mean(recent_loss), batches.mean(all_loss))
     if not recent_loss.mean() < SERVES * mean_loss.mean():  # no sign of drift
         effect = effect._replace(low=min(effect.low, 0.0), high=max(effect.high, 0.0))
     # from the onset on, recent rows gain more than from any other point on, whichever ridge

@@ -200,6 +200,18 @@ def difference(above: Mean, below: Mean) -> Mean:
     return Mean(above.value - below.value, without, above.batches, over_runs, runs)
 
 
+def relative_difference(above: Mean, below: Mean) -> Estimate:
+    """Returns how far one mean is above another, relative to the other, which counts as exact.
+
+    As `ratio`, but with the interval of the difference: it tells which mean is larger even if a few
+    batches make up most of one, and tells less of how many times as large.
+    """
+    if not (above.known and below.known and below.value > 0):
+        return UNKNOWN
+    gap = estimate(difference(above, below), lowest=-below.value)
+    return Estimate(*(bound / below.value for bound in gap))
+
+
 def gap_closed(batch: Mean, online: Mean, other: Mean) -> Estimate:
     """Returns the share of the online learner's excess loss that another learner removes.
 
