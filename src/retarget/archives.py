@@ -83,14 +83,14 @@ class _BoundedStream:
         self._limit = self._left = limit
 
     def read(self, count: int) -> bytes:
-        found = self._stream.read(min(count, self._left + 1))
-        self._left -= len(found)
+        content = self._stream.read(min(count, self._left + 1))
+        self._left -= len(content)
         if self._left < 0:
             raise InvalidInputError(
                 f"{self._path} unpacks to more than {self._limit} bytes; "
                 "it is damaged, or not the archive that its name says"
             )
-        return found
+        return content
 
 
 def _content(

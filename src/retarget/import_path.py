@@ -18,9 +18,9 @@ def imported(name: str, what: str) -> Any:
     """Imports an object named "package.module:factory"; messages call its role `what`."""
     module_name, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        value: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInputError(
             f"the {what} {name!r} cannot be imported: {error}; expected 'package.module:factory' "
@@ -31,7 +31,7 @@ def imported(name: str, what: str) -> Any:
             f"the {what} {name!r} cannot be imported: importing {module_name} raises "
             f"{reason(error)}; correct that first"
         ) from error
-    return found
+    return value
 
 
 def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None = None) -> Any:
@@ -66,9 +66,9 @@ def reason(error: BaseException) -> str:
 
 def imported_network(name: str, what: str) -> nn.Module:
     """Calls the function or class at an import path, without arguments, and returns its network."""
-    made = called(imported(name, what), name, what)
-    if not isinstance(made, nn.Module):
+    network = called(imported(name, what), name, what)
+    if not isinstance(network, nn.Module):
         raise InvalidTypeError(
-            f"{name!r} returned a {type(made).__name__}; expected a torch.nn.Module"
+            f"{name!r} returned a {type(network).__name__}; expected a torch.nn.Module"
         )
-    return made
+    return network

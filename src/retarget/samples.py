@@ -52,8 +52,8 @@ def as_samples(name: str, value: Any, first_row: int = 0) -> Samples:
             f"{name} holds no array; expected at least one, with one row per sample"
         )
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{path} has {length} rows" for path, length in lengths.items())
-        raise InvalidInputError(f"{found}; expected one row per sample in every part of {name}")
+        described = ", ".join(f"{path} has {length} rows" for path, length in lengths.items())
+        raise InvalidInputError(f"{described}; expected one row per sample in every part of {name}")
     return samples
 
 
@@ -152,8 +152,8 @@ def shapes_of(samples: Samples) -> str:
     """The shape of one sample, in words: `(3, 32, 32)`, or `input_ids (16,), mask (16,)`."""
     if not is_nested(samples):
         return str(tuple(samples.shape[1:]))
-    found = named_leaves("", samples).items()
-    return ", ".join(f"{path} {tuple(leaf.shape[1:])}" for path, leaf in found)
+    named = named_leaves("", samples).items()
+    return ", ".join(f"{path} {tuple(leaf.shape[1:])}" for path, leaf in named)
 
 
 def named_leaves(name: str, samples: Samples) -> dict[str, Tensor]:
@@ -338,8 +338,8 @@ def failure_explained(samples: Samples) -> Iterator[None]:
             raise
         if isinstance(error, RetargetError):
             raise
-        found = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves(samples)}
-        types = ", ".join(sorted(found))
+        dtypes = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves(samples)}
+        types = ", ".join(sorted(dtypes))
         if all(leaf.is_floating_point() for leaf in leaves(samples)):
             raise InvalidInputError(
                 f"the module does not take samples of shape {shapes_of(samples)} and dtype {types} "

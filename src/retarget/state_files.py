@@ -60,8 +60,8 @@ def read_state(
             "of retarget wrote"
         )
     values = header.get("values")
-    found = checksum(json.dumps(values), tensors)  # JSON survives the round trip unchanged
-    if header.get("sha256") != found or not isinstance(values, dict):
+    actual = checksum(json.dumps(values), tensors)  # JSON survives the round trip unchanged
+    if header.get("sha256") != actual or not isinstance(values, dict):
         raise DamagedFileError(f"{path} is damaged: its checksum does not match its contents")
     if kind is not None and values.get("class") != kind:
         raise InvalidInputError(
@@ -94,8 +94,8 @@ def explained(path: str | Path, what: str) -> Iterator[None]:
         *(ArithmeticError, AttributeError, LookupError, MemoryError),
         *(RuntimeError, TypeError, ValueError),
     ) as error:
-        told = f"{type(error).__name__}: {error}"
-        raise InvalidInputError(f"{path} is not a state of a {what} ({told})") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise InvalidInputError(f"{path} is not a state of a {what} ({reason})") from error
 
 
 def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -122,9 +122,9 @@ def require_shape(name: str, value: Any, *shape: int | None) -> Tensor:
     expected = tuple("any" if length is None else length for length in shape)
     if not isinstance(value, Tensor):
         raise InvalidInputError(f"{name} is {value!r:.80}; expected a tensor of shape {expected}")
-    found = tuple(value.shape)
-    if len(found) != len(shape) or any(
-        wanted not in (None, length) for wanted, length in zip(shape, found, strict=True)
+    actual = tuple(value.shape)
+    if len(actual) != len(shape) or any(
+        wanted not in (None, length) for wanted, length in zip(shape, actual, strict=True)
     ):
-        raise InvalidInputError(f"{name} has shape {found}; expected {expected}")
+        raise InvalidInputError(f"{name} has shape {actual}; expected {expected}")
     return value

@@ -74,18 +74,18 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def _replaced(path: Path) -> os.stat_result | None:
     """The status of the file at the path, following links; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise FileExistsError(
             errno.EEXIST,
             "This is a pipe or a device; expected a regular file, or a new name",
             str(path),
         )
-    return found
+    return status
 
 
 def _give_to_owner(path: Path, old: os.stat_result) -> None:
@@ -107,6 +107,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _disk_error(error: Exception) -> int | None:
-    told = SYSTEM_ERROR.search(str(error))
-    code = getattr(error, "errno", None) or (int(told[1]) if told else None)
+    system_error = SYSTEM_ERROR.search(str(error))
+    code = getattr(error, "errno", None) or (int(system_error[1]) if system_error else None)
     return code if code in DISK_ERRORS else None

@@ -62,11 +62,11 @@ class Checkpoint:
                 stacklevel=3,  # the caller of train
             )
             return False
-        found = _differences(header.get("description", {}), self._description)
-        if found:
+        differences = _differences(header.get("description", {}), self._description)
+        if differences:
             raise InvalidInputError(
                 f"{self._path} is the checkpoint of another run; these differ: "
-                f"{', '.join(found)}; delete it, or use another path"
+                f"{', '.join(differences)}; delete it, or use another path"
             )
         with explained(self._path, "training run of this version; delete it, or use another path"):
             _restore(self._run, header["state"] | tensors)
@@ -92,7 +92,9 @@ def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
         parts[f"method {i}"] = method.state_dict(run)
         _require_storable(method, parts[f"method {i}"])
     state |= {
-        f"{part}.{name}": value for part, held in parts.items() for name, value in held.items()
+        f"{part}.{name}": value
+        for part, entries in parts.items()
+        for name, value in entries.items()
     }
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     return {key: value for key, value in state.items() if key not in tensors}, tensors
@@ -200,10 +202,10 @@ def _described(value: Any) -> Any:
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns what differs between two descriptions, with the values if they are short."""
-    found = []
+    differences = []
     for name in sorted(then.keys() | now.keys()):
         one, other = (json.dumps(described.get(name)) for described in (then, now))
         if one != other:
             short = len(one + other) <= 2 * SHOWN
-            found.append(f"{name} ({one} then, {other} now)" if short else name)
-    return found
+            differences.append(f"{name} ({one} then, {other} now)" if short else name)
+    return differences

@@ -40,9 +40,9 @@ def unknown_key(place: str, known: Sequence[str]) -> Mistake:
 
 def value_mistakes(error: ValidationError, place: Callable[[str], str]) -> Iterator[Mistake]:
     """Yields each problem that pydantic has found; `place` returns where in the file a key is."""
-    for found in error.errors():
-        kind, message, loc = found["type"], found["msg"], found["loc"]
-        if kind == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
+    for detail in error.errors():
+        kind, message, loc = detail["type"], detail["msg"], detail["loc"]
+        if kind == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]:
             continue  # only due to a value in it, which is reported separately
         key, *inner = (str(part) for part in loc or ("",))
         where = ".".join([place(key), *inner])
@@ -56,7 +56,7 @@ def value_mistakes(error: ValidationError, place: Callable[[str], str]) -> Itera
             yield Mistake(where, " ".join(message.removeprefix("Value error, ").split()))
         else:
             expected = message.replace("Input should be", "expected")
-            yield Mistake(where, f"got {shown(found['input'])}; {expected}")
+            yield Mistake(where, f"got {shown(detail['input'])}; {expected}")
 
 
 def mistakes_error(name: str, problems: Iterable[Mistake]) -> InvalidInputError:
@@ -258,11 +258,11 @@ class Experiment(BaseModel):
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Returns every table of parameters, by its place in the file."""
-        found: dict[str, dict[str, Any]] = {"parameters": self.parameters, "grid": self.grid}
+        tables: dict[str, dict[str, Any]] = {"parameters": self.parameters, "grid": self.grid}
         for name, case in self.cases.items():
-            found[f"cases.{name}.parameters"] = case.parameters
-            found[f"cases.{name}.grid"] = case.grid
-        return found
+            tables[f"cases.{name}.parameters"] = case.parameters
+            tables[f"cases.{name}.grid"] = case.grid
+        return tables
 
     def runs(self) -> list[Config]:
         """Returns the validated configs of all runs."""
@@ -293,8 +293,10 @@ class Experiment(BaseModel):
                 try:
                     config = kind(**(known | {"seed": seed}))
                 except ValidationError as error:
-                    found = value_mistakes(error, partial(self._place, case=name))
-                    problems += [each for each in found if each.message != MISSING or not unknown]
+                    mistakes = value_mistakes(error, partial(self._place, case=name))
+                    problems += [
+                        each for each in mistakes if each.message != MISSING or not unknown
+                    ]
                     continue
                 if unknown:
                     continue

@@ -108,9 +108,9 @@ def parse_experiment(name: str, text: str) -> Experiment:
         problems += _problems(experiment)
     except ValidationError as error:
         problems += value_mistakes(error, lambda key: key)
-        experiment = _what_is_right(content, {found["loc"][0] for found in error.errors()})
+        experiment = _what_is_right(content, {detail["loc"][0] for detail in error.errors()})
         # a seemingly missing key may be inside an invalid one
-        problems += (found for found in _problems(experiment) if found.message != MISSING)
+        problems += (problem for problem in _problems(experiment) if problem.message != MISSING)
     if problems or experiment is None:
         raise mistakes_error(name, problems)
     return experiment

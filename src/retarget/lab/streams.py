@@ -203,13 +203,13 @@ def _by_class(
     for group in groups:
         drawn = []
         for label in group:
-            found = np.flatnonzero(data.labels.cpu() == label)
-            if per_class is not None and not 1 <= per_class <= len(found):
+            of_label = np.flatnonzero(data.labels.cpu() == label)
+            if per_class is not None and not 1 <= per_class <= len(of_label):
                 raise InvalidInputError(
-                    f"per_class is {per_class}, but there are {len(found)} samples of class "
-                    f"{label}; expected 1 to {len(found)}"
+                    f"per_class is {per_class}, but there are {len(of_label)} samples of class "
+                    f"{label}; expected 1 to {len(of_label)}"
                 )
-            drawn.append(random.permutation(found)[:per_class])
+            drawn.append(random.permutation(of_label)[:per_class])
         tasks.append(random.permutation(np.concatenate(drawn)))
         tested = [np.flatnonzero(data.test_labels.cpu() == label) for label in group]
         test_tasks.append(np.concatenate(tested))

@@ -260,19 +260,19 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             raise InvalidInputError(
                 f"{path} is damaged, or not a .safetensors file: {error}; get it again"
             ) from error
-    found = read_torch_file(path)
-    if not isinstance(found, Mapping):
+    state = read_torch_file(path)
+    if not isinstance(state, Mapping):
         raise InvalidInputError(
-            f"{path} holds a {type(found).__name__}; expected tensors by name, "
+            f"{path} holds a {type(state).__name__}; expected tensors by name, "
             "as torch.save(model.state_dict(), path) writes them"
         )
-    others = [name for name, value in found.items() if not isinstance(value, Tensor)]
+    others = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if others:
         raise InvalidInputError(
             f"{path} holds something other than tensors: {listed(others)}; expected the "
             "state dict alone: save that part of the checkpoint to a separate file"
         )
-    return {name: tensor.detach() for name, tensor in found.items()}
+    return {name: tensor.detach() for name, tensor in state.items()}
 
 
 def read_torch_file(path: Path) -> Any:
@@ -291,20 +291,20 @@ def read_torch_file(path: Path) -> Any:
             else:
                 _require_tensors(file, OLD_PICKLES)
             file.seek(0)
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # torch and pickletools raise a dozen kinds of errors
             raise InvalidInputError(
                 f"{path} is damaged, or holds more than plain tensors, and was not loaded: "
                 f"{str(error).partition(chr(10))[0]}; expected what "
                 "torch.save(model.state_dict(), path) writes"
             ) from error
-    for value in found.values() if isinstance(found, Mapping) else [found]:
+    for value in content.values() if isinstance(content, Mapping) else [content]:
         if isinstance(value, Tensor) and value.nbytes > value.untyped_storage().nbytes():
             raise InvalidInputError(
                 f"{path} holds a tensor of shape {tuple(value.shape)} but stores fewer "
                 "numbers; expected all of them"
             )
-    return found
+    return content
 
 
 def _zipped_pickle(path: Path) -> bytes:

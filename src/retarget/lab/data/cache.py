@@ -125,10 +125,10 @@ def _states(paths: Mapping[str, Path]) -> list[list[int]]:
     for path in paths.values():
         if not path.is_file():
             raise MissingDataError(f"there is no file {path}")
-        found = path.stat()
+        status = path.stat()
         # On Windows, st_ctime is the time of creation.
-        changed = max(found.st_ctime_ns, found.st_mtime_ns)
-        states.append([changed, found.st_mtime_ns, found.st_size, found.st_ino])
+        changed = max(status.st_ctime_ns, status.st_mtime_ns)
+        states.append([changed, status.st_mtime_ns, status.st_size, status.st_ino])
     return states
 
 
@@ -153,8 +153,8 @@ def _computed(paths: Mapping[str, Path]) -> str:
 def _noted(note: Path, states: list[list[int]]) -> str | None:
     """Returns the checksum cached for files in this state; None if there is no valid one."""
     try:
-        found = json.loads(note.read_text("utf-8"))
-        known, checksum = found["files"] == states, found["sha256"]
+        cached = json.loads(note.read_text("utf-8"))
+        known, checksum = cached["files"] == states, cached["sha256"]
         return checksum if known and len(bytes.fromhex(checksum)) == 32 else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

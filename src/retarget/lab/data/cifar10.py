@@ -132,11 +132,12 @@ def _binary(content: bytes, name: str, source: str) -> tuple[np.ndarray, np.ndar
 
 def _python(content: bytes, name: str, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Unpickles a dictionary with pixels and labels, if this is the official file of that name."""
-    found, expected = hashlib.sha256(content).hexdigest(), OFFICIAL_PICKLES[name]
-    if found != expected:
+    checksum = hashlib.sha256(content).hexdigest()
+    expected = OFFICIAL_PICKLES[name]
+    if checksum != expected:
         raise InvalidInputError(
-            f"{source} has sha256 {found[:12]}..., expected {expected[:12]}...: it is damaged, or "
-            "not the official file, and was not unpickled, since a pickle can run code; get the "
+            f"{source} has sha256 {checksum[:12]}..., expected {expected[:12]}...: it is damaged, "
+            "or not the official file, and was not unpickled, since a pickle can run code; get the "
             "official one with: retarget data get cifar10, or use the binary version"
         )
     batch = pickle.loads(content, encoding="bytes")

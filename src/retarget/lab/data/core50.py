@@ -196,9 +196,9 @@ def parse_name(name: str, source: str) -> Frame | None:
     last = name.rpartition("/")[2]
     if last.startswith(".") or not last.lower().endswith(SUFFIXES):
         return None
-    found = FRAME_NAME.fullmatch(name)
-    if found:
-        session, thing, also_session, also_thing, number = map(int, found.groups())
+    numbers = FRAME_NAME.fullmatch(name)
+    if numbers:
+        session, thing, also_session, also_thing, number = map(int, numbers.groups())
         agree = (session, thing) == (also_session, also_thing)
         if agree and session in SESSIONS and 1 <= thing <= OBJECTS:
             return Frame(session, thing - 1, number)
@@ -267,18 +267,18 @@ def _open(path: Path) -> Iterator[tuple[dict[Frame, str], Callable[[str], bytes]
 
 def index(names: Iterable[str], source: str) -> dict[Frame, str]:
     """Returns the file of each frame; skips other files."""
-    found: dict[Frame, str] = {}
+    files: dict[Frame, str] = {}
     for name in names:
         frame = parse_name(name, source)
         if frame is None:
             continue
-        if frame in found:
+        if frame in files:
             raise InvalidInputError(
                 f"{source} holds a frame twice: {name} also exists in another folder or format; "
                 "remove one of them"
             )
-        found[frame] = name
-    return found
+        files[frame] = name
+    return files
 
 
 def _names_below(folder: Path) -> Iterator[str]:

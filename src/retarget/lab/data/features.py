@@ -145,14 +145,14 @@ def _checked(rows: Any, count: int, start: int) -> Tensor:
             f"the backbone gave {got} for {count} images; expected ({count}, features): "
             "wrap it in a module that flattens its output"
         )
-    found: Tensor = rows.float().cpu()
-    bad = ~found.isfinite().all(dim=1)
+    features: Tensor = rows.float().cpu()
+    bad = ~features.isfinite().all(dim=1)
     if bad.any():
         raise InvalidInputError(
             f"the backbone gave a feature of image {start + int(bad.nonzero()[0, 0])} that is not "
             "finite; check whether its weights are damaged"
         )
-    return found
+    return features
 
 
 def _portions(pixels: Tensor) -> Iterator[np.ndarray]:

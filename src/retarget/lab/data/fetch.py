@@ -289,9 +289,9 @@ def _difference(stored: StoredFile, folder: Path) -> str:
     if size != stored.size:
         return f"{stored.name} has {size} bytes, expected {stored.size}"
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != stored.sha256:
-        return f"{stored.name} has sha256 {found[:12]}..., expected {stored.sha256[:12]}..."
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    if checksum != stored.sha256:
+        return f"{stored.name} has sha256 {checksum[:12]}..., expected {stored.sha256[:12]}..."
     return ""
 
 

@@ -267,8 +267,8 @@ def _curves(stream: MnistStream, config: MnistCurves, order: str) -> Iterator[pl
     for learner in LABELS:
         own = "" if order == "shuffled" else f"class_{learner}_"
         chosen = {name: known[own + name] for name in ("gamma", "lr") if own + name in known}
-        found = stream.predictions(learner, stops, block_size=config.block_size, **chosen)
-        yield stream.scores(found, stops, order=order, learner=learner)
+        predictions = stream.predictions(learner, stops, block_size=config.block_size, **chosen)
+        yield stream.scores(predictions, stops, order=order, learner=learner)
 
 
 def _shown_targets(stream: MnistStream, config: MnistCurves) -> pl.DataFrame:
@@ -343,8 +343,8 @@ def run_sweeps(config: MnistSweeps) -> pl.DataFrame:
     for panel, (learner, swept, values, at) in panels.items():
         for value in values:
             chosen: dict[str, Any] = {"gamma": config.gamma, "lr": config.lr, swept: value}
-            found = stream.predictions(learner, at, **chosen)
-            parts.append(stream.scores(found, at, panel=panel, setting=float(value)))
+            predictions = stream.predictions(learner, at, **chosen)
+            parts.append(stream.scores(predictions, at, panel=panel, setting=float(value)))
     return pl.concat(parts)
 
 

@@ -81,16 +81,16 @@ def settings(
     """Splits the table into settings, ignoring the seed and the parameters in `but`."""
     labels = [name for name in table.columns if name in parameters and name not in ("seed", *but)]
     cases = table.partition_by("case", maintain_order=True) if "case" in table.columns else [table]
-    found: list[Setting] = []
+    all_settings: list[Setting] = []
     for case in cases:
         # the name of a case implies what all its runs share
         varied = [name for name in labels if case[name].n_unique() > 1]
         names = ["case"] * (len(cases) > 1) + varied
-        found += [
+        all_settings += [
             Setting({name: part[name].to_list()[0] for name in names}, part)
             for part in (case.partition_by(varied, maintain_order=True) if varied else [case])
         ]
-    return found
+    return all_settings
 
 
 def family_in_rows(
@@ -128,11 +128,11 @@ def family_in_rows(
         return figure
 
     def summarize_rows(table: pl.DataFrame) -> list[RenderableType]:
-        said: list[RenderableType] = []
+        lines: list[RenderableType] = []
         for part in settings(table, config.model_fields, but):
-            said += [f"[bold]{escape(part.name)}[/bold]"] * bool(part.values)
-            said += summarize(part.table)
-        return said
+            lines += [f"[bold]{escape(part.name)}[/bold]"] * bool(part.values)
+            lines += summarize(part.table)
+        return lines
 
     computed = one_by_one(run)
     return Family(config, computed, draw_rows, summarize_rows, data, light=light, notice=notice)

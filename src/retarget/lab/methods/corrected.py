@@ -248,8 +248,10 @@ class Led(Method, name="led"):
             for m, corrector in enumerate(self._correctors):
                 positions = run.plan.positions[rows, m].flatten()
                 inputs = run.train.pool[run.train.rows[m, positions]]
-                found = corrector.correct(inputs[real], run.targets[m, positions[real]])
-                targets.append(torch.cat([found, found[-1:].expand(int((~real).sum()), -1)]))
+                corrected = corrector.correct(inputs[real], run.targets[m, positions[real]])
+                targets.append(
+                    torch.cat([corrected, corrected[-1:].expand(int((~real).sum()), -1)])
+                )
             self._targets = torch.stack(targets)
         return self._targets[:, place * size : (place + 1) * size]
 

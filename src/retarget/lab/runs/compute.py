@@ -69,8 +69,11 @@ def compute_group(group: RunGroup, elsewhere: bool = False) -> Ending:
                 _require_same(group)
             # If a cluster's machine does not have the results folder, the run starts anew.
             checkpoint = group.checkpoint if group.checkpoint.parent.is_dir() else None
-            found = list(group.family.run(group.configs, checkpoint))
-            tables = [next(table for known, table in found if known == c) for c in group.configs]
+            tables_by_config = list(group.family.run(group.configs, checkpoint))
+            tables = [
+                next(table for known, table in tables_by_config if known == c)
+                for c in group.configs
+            ]
     except Exception as error:  # no failure of a run may end the others
         trace = "".join(traceback.format_exception(error))
         return Failed(in_a_line(error), trace, time.perf_counter() - clock)
@@ -79,8 +82,8 @@ def compute_group(group: RunGroup, elsewhere: bool = False) -> Ending:
 
 
 def _require_same(group: RunGroup) -> None:
-    found = identities_of(group.configs, group.family)
-    for here, identity in zip(found, group.identities, strict=True):
+    identities = identities_of(group.configs, group.family)
+    for here, identity in zip(identities, group.identities, strict=True):
         for part in ("data", "code", "packages"):
             if getattr(here, part) != getattr(identity, part):
                 raise RuntimeError(

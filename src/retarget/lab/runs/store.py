@@ -217,13 +217,13 @@ class RunStore:
 
     def find(self, beginning: str) -> str:
         """Returns the only key with this beginning."""
-        found = [key for key in self if key.startswith(beginning)]
-        if len(found) != 1:
-            what = f"{len(found)} runs begin" if found else "there is no run that begins"
+        keys = [key for key in self if key.startswith(beginning)]
+        if len(keys) != 1:
+            what = f"{len(keys)} runs begin" if keys else "there is no run that begins"
             raise InvalidInputError(
                 f"{what} with {beginning!r} in {self.folder}; `retarget runs list` shows them all"
             )
-        return found[0]
+        return keys[0]
 
     def export(self, keys: Sequence[str]) -> pl.DataFrame:
         """Returns the results of runs as one table, with key, experiment and parameters.
