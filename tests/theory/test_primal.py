@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from numpy.linalg import cholesky, solve
 
+from retarget.engine.primal import FeatureRows, PrimalLearner
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.dual import FeatureRows, PrimalLearner
 from retarget.theory.offline.aims import RecursiveRidge
 from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, problems
@@ -21,9 +21,9 @@ def test_weights_and_errors_are_those_of_the_optimizer(problem):
     stride = learner.batch_size * 3
     for start in range(0, len(stream), stride):
         rows = slice(start, start + stride)
-        window = state.window(FeatureRows(torch.from_numpy(stream.features[rows])))
-        errors.append(window.errors(torch.from_numpy(stream.Y[rows])))
-        state.learn(window, errors[-1])
+        lesson = state.lesson(FeatureRows(torch.from_numpy(stream.features[rows])))
+        errors.append(lesson.errors(torch.from_numpy(stream.Y[rows])))
+        state.learn(lesson, errors[-1])
     assert_same(torch.cat(errors), run.errors)
     assert_same(state.coefficients, run.weights)
     assert len(state) == len(stream)

@@ -28,27 +28,23 @@ from retarget.distributed.tiles import (
     on_tensors,
     transpose_times,
 )
-from retarget.learners import SGD
-from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.correction import errors_reaching
-from retarget.theory.dual import DualLearner, Past, Shares, Window
-from retarget.theory.iterative import (
-    FirstBlock,
-    Parts,
-    check_correction,
-    equal_blocks,
-    settled,
-)
-from retarget.theory.offline.aims import newest_coefficients
-from retarget.theory.response import remaining_start, require_lasting_start, step_response
-from retarget.theory.settling import Settling
-from retarget.theory.stability import (
+from retarget.engine.dual import DualLearner, Shares
+from retarget.engine.lesson import Lesson, Past
+from retarget.engine.response import remaining_start, require_lasting_start, step_response
+from retarget.engine.settling import Settling
+from retarget.engine.stability import (
     FAR_BEYOND,
     blown_up,
     require_converging,
     warn_of_divergence,
 )
+from retarget.engine.stream import FirstBlock, equal_blocks
+from retarget.learners import SGD
+from retarget.settings import in_plain_torch
+from retarget.theory.cholesky import warn_if_meaningless
+from retarget.theory.correction import errors_reaching
+from retarget.theory.iterative import Parts, check_correction, settled
+from retarget.theory.offline.aims import newest_coefficients
 
 CPU = torch.device("cpu")
 
@@ -129,10 +125,10 @@ def corrected_targets(
     coefficients = torch.from_numpy(_ridge_solution(problem, gamma))
     errors = errors_reaching(coefficients, learner).numpy()
 
-    def lesson(j: int, tile: Delayed, start: Start) -> Delayed:
+    def taught(j: int, tile: Delayed, start: Start) -> Delayed:
         return delayed(learn_chunk)(tile, start, errors[problem.chunks[j]], "errors")
 
-    learning = TiledLearning(problem, learner, lesson)
+    learning = TiledLearning(problem, learner, taught)
     go_through_columns(problem, learning, check=False)
     return problem.give(learning.targets, from_residual=True)
 
@@ -166,11 +162,11 @@ def iterative_targets(
     residual = problem.residual
     factor = None if parts == "online" else TiledFactor(problem, gamma)
 
-    def lesson(j: int, tile: Delayed, start: Start) -> Delayed:
+    def taught(j: int, tile: Delayed, start: Start) -> Delayed:
         newest = None if factor is None else factor.newest
         return delayed(settle_chunk)(tile, start, residual[problem.chunks[j]], *options, newest)
 
-    learning = TiledLearning(problem, learner, lesson)
+    learning = TiledLearning(problem, learner, taught)
     works: tuple[ColumnWork, ...] = (learning,) if factor is None else (factor, learning)
     go_through_columns(problem, *works)
     learning.warn_if_diverging()
@@ -195,10 +191,10 @@ def _online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
         remaining = remaining_start(learner, len(targets))[:-1, None].astype(targets.dtype)
         targets = targets - remaining * problem.start
 
-    def lesson(j: int, tile: Delayed, start: Start) -> Delayed:
+    def taught(j: int, tile: Delayed, start: Start) -> Delayed:
         return delayed(learn_chunk)(tile, start, targets[problem.chunks[j]], "targets")
 
-    learning = TiledLearning(problem, learner, lesson)
+    learning = TiledLearning(problem, learner, taught)
     go_through_columns(problem, learning)
     learning.warn_if_diverging()
     return learning.shares[0]
@@ -252,10 +248,10 @@ def learn_chunk(
     """Takes steps on these targets, or on targets that give these errors."""
     given, size = as_tensor(kind, values), start.learner.batch_size
 
-    def answer(window: Window, rows: slice, _: int) -> tuple[Tensor, Tensor]:
+    def answer(lesson: Lesson, rows: slice, _: int) -> tuple[Tensor, Tensor]:
         if kind == "targets":
-            return given[rows], window.errors(given[rows])
-        return window.targets(given[rows]), given[rows]
+            return given[rows], lesson.errors(given[rows])
+        return lesson.targets(given[rows]), given[rows]
 
     portions = ((rows, size) for rows in panels(len(given), size, CPU))
     return _take_steps(gram, start, portions, answer)
@@ -278,14 +274,14 @@ def settle_chunk(
     """
     Y, settling = as_tensor("targets", targets), Settling(ridge)
 
-    def answer(window: Window, rows: slice, size: int) -> tuple[Tensor, Tensor]:
-        if window.start == 0 and first_block == "plain":
-            return Y[rows], window.errors(Y[rows])
+    def answer(lesson: Lesson, rows: slice, size: int) -> tuple[Tensor, Tensor]:
+        if lesson.start == 0 and first_block == "plain":
+            return Y[rows], lesson.errors(Y[rows])
         aim = Y[rows]
         if factor is not None:
             triangle, beta = (as_tensor("L", part) for part in factor)
             aim = aim - gamma * newest_coefficients(triangle[rows, rows], beta[rows], size)
-        return settled(settling, window, Y[rows], aim, size, parts)
+        return settled(settling, lesson, Y[rows], aim, size, parts)
 
     portions = equal_blocks(0, len(Y), block_size, first_block, CPU)
     return _take_steps(gram, start, portions, answer)._replace(condition=settling.condition)
@@ -295,7 +291,7 @@ def _take_steps(
     gram: np.ndarray,
     start: Start,
     portions: Iterator[tuple[slice, int]],
-    answer: Callable[[Window, slice, int], tuple[Tensor, Tensor]],
+    answer: Callable[[Lesson, slice, int], tuple[Tensor, Tensor]],
 ) -> ChunkSteps:
     K, learner, transfer = as_tensor("K", gram), DualLearner(start.learner), np.eye(2)
     learner.steps = start.row // start.learner.batch_size
@@ -311,10 +307,10 @@ def _take_steps(
             pairs = zip(past.tensors, own.tensors, strict=True)
             past = Past(*(before + known @ shares for before, shares in pairs))
         memory = step_response(start.learner, learner.steps, len(K_rows))
-        window = Window(start.row + rows.start, K_rows[:, rows.start :], past, memory)
-        wanted, made = answer(window, rows, size)
-        learner.learn(window, made)
-        inherited.carry_over(window)
+        lesson = Lesson(start.row + rows.start, K_rows[:, rows.start :], past, memory)
+        wanted, made = answer(lesson, rows, size)
+        learner.learn(lesson, made)
+        inherited.carry_over(lesson)
         transfer = memory.transfer @ transfer
         targets.append(wanted)
         errors.append(made)
@@ -329,7 +325,7 @@ def _take_steps(
 class TiledLearning:
     """Follows the columns of K with an online learner that has learned the chunks so far.
 
-    The lesson is a function that returns the task that takes a chunk's steps.
+    `teach` is a function that returns the task that takes a chunk's steps.
 
     Attributes:
         targets: (n, c) the targets that were trained on.

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from retarget.arrays import as_non_negative, as_tensor, panels, require_memory
+from retarget.engine.stability import largest_stable_lr
 from retarget.errors import InvalidInputError
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
 from retarget.kernels import Kernel, PrecomputedKernel
@@ -20,7 +21,6 @@ from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
 from retarget.theory.losses import Loss, check_loss, outputs, steepest_slope
 from retarget.theory.offline.aims import as_aim
-from retarget.theory.stability import largest_stable_lr
 
 CorrectionName = Literal["none", "exact", "iterative"]
 Tracker = ShiftTracker | CorrectionTracker | TargetCorrector

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from retarget.arrays import as_count, as_targets, require_finite, require_no_overflow
+from retarget.engine.stream import FirstBlock
 from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
@@ -27,7 +28,6 @@ from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.text import as_seed
 from retarget.theory.iterative import (
-    FirstBlock,
     Parts,
     check_correction,
     distilled_targets,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.arrays import as_non_negative, as_tensor, panels, require_no_overflow
+from retarget.engine.dual import DualLearner
 from retarget.errors import (
     InvalidInputError,
     LinearizationWarning,
@@ -31,7 +32,6 @@ from retarget.samples import (
     with_type_of,
 )
 from retarget.state_files import require_shape
-from retarget.theory.dual import DualLearner
 from retarget.theory.losses import Loss
 
 TOLERANCE = 1.0  # for the error below: at 1 the theory predicts as poorly as "nothing happens"
@@ -178,10 +178,10 @@ def linear_outputs(
     lost = torch.zeros_like(before) if decaying is None else decaying
     kept = 1.0  # share of the first weights that is left
     for rows in panels(len(K), learner.batch_size, K.device):
-        window = dual.window(K[rows, : rows.stop])
-        carry = kept * window.memory.carry[:, 0]
-        left = K.new_tensor(carry[window.memory.step_of])[:, None]
-        dual.learn(window, window.errors(Z[rows], loss, before[rows] - (1 - left) * lost[rows]))
+        lesson = dual.lesson(K[rows, : rows.stop])
+        carry = kept * lesson.memory.carry[:, 0]
+        left = K.new_tensor(carry[lesson.memory.step_of])[:, None]
+        dual.learn(lesson, lesson.errors(Z[rows], loss, before[rows] - (1 - left) * lost[rows]))
         kept = float(carry[-1])
     return before - (1 - kept) * lost + K @ dual.coefficients
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_count, shallow
+from retarget.engine.stream import FirstBlock
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
@@ -13,7 +14,7 @@ from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
-from retarget.theory.iterative import FeatureSweep, FirstBlock, Parts, Sweep, check_correction
+from retarget.theory.iterative import FeatureSweep, Parts, Sweep, check_correction
 from retarget.theory.losses import Loss
 from retarget.theory.offline.aims import as_aim
 

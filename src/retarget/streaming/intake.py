@@ -20,6 +20,8 @@ from retarget.arrays import (
     require_symmetric,
     shallow,
 )
+from retarget.engine.primal import FeatureRows
+from retarget.engine.response import require_lasting_start
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK, Kernel, as_kernel, kernel_from_dict
 from retarget.kernels.feature_maps import feature_map
@@ -35,9 +37,7 @@ from retarget.state_files import (
     write_state,
 )
 from retarget.streaming.turns import in_turn
-from retarget.theory.dual import FeatureRows
 from retarget.theory.losses import Loss, check_loss, check_targets
-from retarget.theory.response import require_lasting_start
 
 COMPARED = 32  # samples of a portion on which the features are compared with the kernel
 

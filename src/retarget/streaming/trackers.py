@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows, as_non_negative, panels, require_no_overflow
+from retarget.engine.dual import DualLearner, Shares
+from retarget.engine.stability import GrowthWatch
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
 from retarget.settings import in_plain_torch
@@ -15,10 +17,8 @@ from retarget.streaming.intake import Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
-from retarget.theory.dual import DualLearner, Shares
 from retarget.theory.losses import Loss, outputs
 from retarget.theory.offline.logistic import LogisticFit
-from retarget.theory.stability import GrowthWatch
 
 
 class ShiftTracker(Resumable):
@@ -127,18 +127,18 @@ class ShiftTracker(Resumable):
     def _learn(self, targets: Tensor) -> None:
         n, m = len(self._dual), len(targets)
         K_rows = self._intake.kernel_rows(slice(n, n + m))
-        window = self._dual.window(K_rows, self._watch.riding)
+        lesson = self._dual.lesson(K_rows, self._watch.riding)
         start: Tensor | None = self._start.rows[n : n + m]
         if self.loss == "squared":  # the start is subtracted from the targets, as in `online_pass`
             targets, start = targets - self._start.rows[n : n + m], None
-        errors = window.errors(targets, self.loss, start)
-        self._watch.follow(window, targets, errors)
+        errors = lesson.errors(targets, self.loss, start)
+        self._watch.follow(lesson, targets, errors)
         # Eq. 11: earlier samples move by the new errors times the kernel; new samples start at
         # their prediction and move by the same rule.
-        deposits = window.deposits(errors)
-        inherited = window.inherited_after()
+        deposits = lesson.deposits(errors)
+        inherited = lesson.inherited_after()
         predicted = deposits.map(torch.zeros_like) if inherited is None else inherited
-        self._values.carry_over(window)
+        self._values.carry_over(lesson)
         for values, prediction, deposit in zip(
             self._values.both, predicted.tensors, deposits.tensors, strict=True
         ):
@@ -146,7 +146,7 @@ class ShiftTracker(Resumable):
                 values.rows.addmm_(K_rows[:, :n].mT, deposit)
             values.append(torch.addmm(prediction, K_rows[:, n:], deposit))
             require_no_overflow(values.rows)
-        self._dual.learn(window, errors)
+        self._dual.learn(lesson, errors)
 
     def _parts(self) -> dict[str, Any]:
         return {"intake": self._intake, "dual": self._dual, "watch": self._watch}

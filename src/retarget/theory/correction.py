@@ -32,18 +32,20 @@ from retarget.arrays import (
     panels,
     require_memory,
 )
+from retarget.engine.dual import DualLearner
+from retarget.engine.lesson import diagonal_blocks
+from retarget.engine.response import final_response
+from retarget.engine.settling import in_blocks, invert_blocks
+from retarget.engine.stability import GrowthWatch, warn_of_large_targets
+from retarget.engine.stream import equal_blocks
 from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD, require_learner
 from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
-from retarget.theory.dual import DualLearner, diagonal_blocks
 from retarget.theory.epochs import online_pass, repeated_targets
-from retarget.theory.iterative import check_correction, equal_blocks
+from retarget.theory.iterative import check_correction
 from retarget.theory.losses import Loss, check_targets, outputs
 from retarget.theory.online import loss_problem, offline_solution
-from retarget.theory.response import final_response
-from retarget.theory.settling import in_blocks, invert_blocks
-from retarget.theory.stability import GrowthWatch, warn_of_large_targets
 
 
 @in_plain_torch
@@ -262,11 +264,11 @@ def next_targets(
     targets = torch.empty_like(errors)
     for rows in panels(len(errors), learner.batch_size, coefficients.device):
         K_rows = kernel_rows(slice(first + rows.start, first + rows.stop))
-        window = dual.window(K_rows, watch.riding)
+        lesson = dual.lesson(K_rows, watch.riding)
         begun = None if start is None else start[rows]
-        targets[rows] = window.targets(errors[rows], watch.loss, begun)
-        watch.follow(window, targets[rows], errors[rows])
-        dual.learn(window, errors[rows])
+        targets[rows] = lesson.targets(errors[rows], watch.loss, begun)
+        watch.follow(lesson, targets[rows], errors[rows])
+        dual.learn(lesson, errors[rows])
     return targets
 
 

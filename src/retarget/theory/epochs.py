@@ -1,7 +1,7 @@
 r"""Several passes over the same stream: E epochs of n samples are a triangular system of E n rows.
 
 Its kernel is the n x n one, E times E times over, and is never formed. A sample's coefficients of
-all epochs multiply the same kernel row, so they add up: the past of a window is the kernel of its
+all epochs multiply the same kernel row, so they add up: the past of a lesson is the kernel of its
 samples against all n, times one share per sample in the weights and one in the velocity.
 
 The corrected targets of E epochs are the n targets that, taught again in every epoch, lead the
@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import Problem, panels, require_no_overflow
+from retarget.engine.dual import DualLearner
+from retarget.engine.lesson import Lesson, Past, products
+from retarget.engine.response import final_response, remaining_start, step_response
+from retarget.engine.stability import GrowthWatch, largest_stable_lr
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD, require_learner
-from retarget.theory.dual import DualLearner, Past, Window, products
 from retarget.theory.losses import Loss, outputs, slope_product
-from retarget.theory.response import final_response, remaining_start, step_response
-from retarget.theory.stability import GrowthWatch, largest_stable_lr
 
 DIRECTIONS = 60  # kept by GMRES within a step of Newton's method
 MOST_STEPS = 20  # of Newton's method; the squared error needs one, apart from rounding
@@ -50,12 +51,12 @@ class RepeatedLearner(DualLearner):
         for share in self.shares.both:
             share.append(torch.zeros_like(like))
 
-    def next_window(self, K_rows: Tensor, rows: slice, beside: Past | None = None) -> Window:
+    def next_lesson(self, K_rows: Tensor, rows: slice, beside: Past | None = None) -> Lesson:
         """The samples at these positions, given their kernel (m, n) against all samples."""
         memory = step_response(self.learner, self.steps, len(K_rows))
         met = min(self._met, len(self))
         past, other = products(K_rows[:, :met], self.past, beside)
-        return Window(self._met, K_rows[:, rows], past, memory, self.steps, rows, other)
+        return Lesson(self._met, K_rows[:, rows], past, memory, self.steps, rows, other)
 
     @property
     def past(self) -> Past | None:
@@ -63,14 +64,14 @@ class RepeatedLearner(DualLearner):
         met = min(self._met, len(self))  # in the first epoch the others have no share yet
         return self.shares.past(slice(0, met)) if met else None
 
-    def learn(self, window: Window, errors: Tensor) -> None:
-        """Takes the steps of the window, on which it made these errors."""
-        self.shares.carry_over(window)
-        deposits = window.deposits(errors).tensors
+    def learn(self, lesson: Lesson, errors: Tensor) -> None:
+        """Takes the steps of the lesson, on which it made these errors."""
+        self.shares.carry_over(lesson)
+        deposits = lesson.deposits(errors).tensors
         for share, deposit in zip(self.shares.both, deposits, strict=True):
-            share.rows[window.place] += deposit
+            share.rows[lesson.place] += deposit
         self._met += len(errors)
-        self.steps += window.memory.deposit.shape[1]
+        self.steps += lesson.memory.deposit.shape[1]
 
 
 def online_pass(
@@ -87,15 +88,15 @@ def online_pass(
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=n)
     for epoch in range(epochs):
         for rows in panels(n, learner.batch_size, K.device):
-            window = repeated.next_window(K[rows], rows, watch.riding)
+            lesson = repeated.next_lesson(K[rows], rows, watch.riding)
             targets, start = problem.Y[rows], None
             if problem.start is not None:
                 start = remaining[epoch, rows] * problem.start[rows]
                 if loss == "squared":
                     targets, start = targets - start, None
-            errors[rows] = window.errors(targets, loss, start)
-            watch.follow(window, targets, errors[rows])
-            repeated.learn(window, errors[rows])
+            errors[rows] = lesson.errors(targets, loss, start)
+            watch.follow(lesson, targets, errors[rows])
+            repeated.learn(lesson, errors[rows])
     watch.warn_once()
     return errors, repeated.coefficients
 
@@ -163,11 +164,11 @@ class _Epochs:
         """(n, c) the coefficients after all epochs on these targets; keeps the outputs met."""
         start = self._start
 
-        def errors(epoch: int, window: Window) -> Tensor:
-            begun = None if start is None else start[window.place]
-            made = window.errors(Z[window.place], self._loss, begun)
+        def errors(epoch: int, lesson: Lesson) -> Tensor:
+            begun = None if start is None else start[lesson.place]
+            made = lesson.errors(Z[lesson.place], self._loss, begun)
             if self._loss != "squared":
-                self._visits[epoch][window.place] = Z[window.place] - made
+                self._visits[epoch][lesson.place] = Z[lesson.place] - made
             return made
 
         if self._loss != "squared":
@@ -186,9 +187,9 @@ class _Epochs:
         if self._loss == "squared":
             return self.reached(change)
 
-        def errors(epoch: int, window: Window) -> Tensor:
-            p, rows = self._visits[epoch][window.place], window.place
-            return window.errors_in_order(change[rows], lambda some, df: slope_product(p[some], df))
+        def errors(epoch: int, lesson: Lesson) -> Tensor:
+            p, rows = self._visits[epoch][lesson.place], lesson.place
+            return lesson.errors_in_order(change[rows], lambda some, df: slope_product(p[some], df))
 
         return self._pass(change, errors)
 
@@ -204,12 +205,12 @@ class _Epochs:
             before = slope_product(self._visits[-1], before)
         return A / self.rates + before
 
-    def _pass(self, like: Tensor, errors: Callable[[int, Window], Tensor]) -> Tensor:
+    def _pass(self, like: Tensor, errors: Callable[[int, Lesson], Tensor]) -> Tensor:
         repeated = RepeatedLearner(self._learner, like)
         for epoch in range(self._epochs):
             for rows in panels(len(like), self._learner.batch_size, like.device):
-                window = repeated.next_window(self._K[rows], rows)
-                repeated.learn(window, errors(epoch, window))
+                lesson = repeated.next_lesson(self._K[rows], rows)
+                repeated.learn(lesson, errors(epoch, lesson))
         return repeated.coefficients
 
 

@@ -33,15 +33,20 @@ from retarget.arrays import (
     as_non_negative,
     as_problem,
     as_targets,
-    panel_rows,
     shallow,
 )
+from retarget.engine.dual import DualLearner
+from retarget.engine.lesson import Lesson
+from retarget.engine.primal import PrimalLearner
+from retarget.engine.response import require_lasting_start
+from retarget.engine.settling import Settling
+from retarget.engine.stability import FeatureGrowthWatch, GrowthWatch, no_past
+from retarget.engine.stream import FirstBlock, equal_blocks
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.dual import DualLearner, PrimalLearner, Window
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.aims import (
     ALL,
@@ -53,12 +58,8 @@ from retarget.theory.offline.aims import (
     RecursiveRidge,
 )
 from retarget.theory.offline.logistic import LogisticFit
-from retarget.theory.response import require_lasting_start
-from retarget.theory.settling import Settling
-from retarget.theory.stability import FeatureGrowthWatch, GrowthWatch, no_past
 
 Parts = Literal["both", "online", "offline"]
-FirstBlock = Literal["corrected", "plain"]
 
 
 class Sweep:
@@ -169,21 +170,21 @@ class Sweep:
         """
         if self.loss == "squared" and start is not None:
             return self.correct(rows, Y - start, block_size) + start
-        window = self._learner.window(rows, self._watch.riding)
+        lesson = self._learner.lesson(rows, self._watch.riding)
         aim = Y  # the aim of the first half of Eq. 16 alone, instead of F_n
         if self.parts != "online":
             if self._offline is None:
                 self._offline = self._new_offline(Y.shape[1])
             aim = self._offline.predictions(rows, Y, block_size, start)
-        if window.start == 0 and self.first_block == "plain":
-            targets, errors = Y, window.errors(Y, self.loss, start)
+        if lesson.start == 0 and self.first_block == "plain":
+            targets, errors = Y, lesson.errors(Y, self.loss, start)
         elif self.loss != "squared":
-            errors = self._settling.errors(window, aim, block_size)
-            targets = window.targets(errors, self.loss, start)
+            errors = self._settling.errors(lesson, aim, block_size)
+            targets = lesson.targets(errors, self.loss, start)
         else:
-            targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
-        self._watch.follow(window, targets, errors)
-        self._learner.learn(window, errors)
+            targets, errors = settled(self._settling, lesson, Y, aim, block_size, self.parts)
+        self._watch.follow(lesson, targets, errors)
+        self._learner.learn(lesson, errors)
         return targets
 
     def _new_offline(self, outputs: int) -> OfflineLearner:
@@ -226,36 +227,16 @@ class FeatureSweep(Sweep):
         return RecentFeatureRidge(self.aim, self.gamma)
 
 
-def equal_blocks(
-    start: int, stop: int, block_size: int, first_block: FirstBlock, device: torch.device
-) -> Iterator[tuple[slice, int]]:
-    """The stream from `start` to `stop`, in row ranges of equal blocks: (rows, block size).
-
-    A first block that is not corrected and a shorter last block are ranges of their own.
-    """
-    if start == 0 and first_block == "plain" and stop > 0:
-        start = min(block_size, stop)
-        yield slice(0, start), start
-    whole = stop - (stop - start) % block_size
-    # ranges of about equal length, and of at least a panel: fewer, larger steps are faster
-    blocks, ranges = (whole - start) // block_size, (whole - start) // panel_rows(device)
-    stride = max(1, -(-blocks // max(1, ranges))) * block_size
-    for begin in range(start, whole, stride):
-        yield slice(begin, min(begin + stride, whole)), block_size
-    if whole < stop:
-        yield slice(whole, stop), stop - whole
-
-
 def settled(
-    settling: Settling, window: Window, Y: Tensor, aim: Tensor, block_size: int, parts: Parts
+    settling: Settling, lesson: Lesson, Y: Tensor, aim: Tensor, block_size: int, parts: Parts
 ) -> tuple[Tensor, Tensor]:
     """Targets that settle the learner on the aim, block by block, and the errors made on them."""
     if parts == "offline":
-        targets = Y + settling.alone(window, aim - Y, block_size)
-        return targets, window.errors(targets)
+        targets = Y + settling.alone(lesson, aim - Y, block_size)
+        return targets, lesson.errors(targets)
     # F_n is a function of the kernel's space, Y_n in general is not
-    errors = settling.errors(window, aim, block_size, in_range=parts == "both")
-    return window.targets(errors), errors
+    errors = settling.errors(lesson, aim, block_size, in_range=parts == "both")
+    return lesson.targets(errors), errors
 
 
 @in_plain_torch

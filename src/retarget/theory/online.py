@@ -25,16 +25,16 @@ from retarget.arrays import (
     require_finite,
     require_float,
 )
+from retarget.engine.dual import DualLearner
+from retarget.engine.response import require_lasting_start
+from retarget.engine.stability import GrowthWatch
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
 from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import factorize
-from retarget.theory.dual import DualLearner
 from retarget.theory.epochs import online_pass
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.logistic import logistic_coefficients
-from retarget.theory.response import require_lasting_start
-from retarget.theory.stability import GrowthWatch
 
 
 @in_plain_torch
@@ -230,10 +230,10 @@ def online_learning_curve(
         for rows in panels(stop - start, learner.batch_size, gram.device):
             rows = slice(start + rows.start, start + rows.stop)
             K_rows, targets = gram[rows, : rows.stop], problem.Y[rows]
-            window = dual.window(K_rows, watch.riding)
-            errors = window.errors(targets)
-            watch.follow(window, targets, errors)
-            dual.learn(window, errors)
+            lesson = dual.lesson(K_rows, watch.riding)
+            errors = lesson.errors(targets)
+            watch.follow(lesson, targets, errors)
+            dual.learn(lesson, errors)
         predictions.append(query[:, :stop] @ dual.coefficients)
     watch.warn_once()
     result: ArrayT = _stacked(problem, predictions)

@@ -14,8 +14,8 @@ from retarget.diagnosis.measure.choose import tried_values
 from retarget.diagnosis.measure.passes import IterativeCorrection, follow, offline_aims
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
+from retarget.engine.stream_kernel import DenseKernel, Offline, StreamKernel
 from retarget.learners import SGD
-from retarget.theory.stream_kernel import DenseKernel, Offline, StreamKernel
 
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
 AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, while that gets nearer

@@ -22,10 +22,10 @@ from retarget.diagnosis.measure.passes import (
 from retarget.diagnosis.measure.recall import ORDERS_AT_THE_END, Fold, FoldAnswers
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
-from retarget.theory.stream_kernel import StreamKernel
 
 BETTER_RATE = 0.95  # a rate is tried if its prequential error is below this share
 BATCH_FACTOR = 4

@@ -1,6 +1,6 @@
 """Runs online learners over a stream, on its targets or on targets corrected along the way.
 
-Several learners share one pass, since computing the rows of the kernel is the expensive part.
+Several learners share one pass, since computing the rows of the kernel is the expensive window.
 """
 
 import math
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.arrays import panels
+from retarget.engine.lesson import Lesson, diagonal_blocks
+from retarget.engine.response import final_response
+from retarget.engine.settling import Settling, in_blocks
+from retarget.engine.stream import Window
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.dual import Window, diagonal_blocks
 from retarget.theory.offline.aims import newest_coefficients
-from retarget.theory.response import final_response
-from retarget.theory.settling import Settling, in_blocks
-from retarget.theory.stream_kernel import Part, StreamKernel
 
 # An error above this is meaningless, and its square overflows.
 OVERFLOW = 1e150
@@ -33,10 +34,10 @@ def follow(
     order: Tensor | None = None,
 ) -> None:
     """Passes over the stream once; a follower that fails is skipped from then on."""
-    for part in kernel.windows(block_size, order):
+    for window in kernel.windows(block_size, order):
         for follower in followers:
             if follower.failure is None:
-                follower.learn(part)
+                follower.learn(window)
 
 
 class OnlineRun:
@@ -71,30 +72,30 @@ class OnlineRun:
         self._probe = probe
         self._squares = targets.new_zeros(2, targets.shape[1])  # for each half of the stream
 
-    def learn(self, part: Part) -> None:
+    def learn(self, window: Window) -> None:
         """Learns the next samples, unless its errors overflow."""
-        window = self._state.window(part.panel)
-        errors = window.errors(self._targets[part.samples])
+        lesson = self._state.lesson(window.panel)
+        errors = lesson.errors(self._targets[window.samples])
         bad = ~(errors.abs() < OVERFLOW).all(1)
         if bad.any():
-            self.diverged_at = part.rows.start + int(bad.nonzero()[0, 0]) + 1  # counted from 1
+            self.diverged_at = window.rows.start + int(bad.nonzero()[0, 0]) + 1  # counted from 1
             self.failure = f"from row {self.diverged_at} of the stream on"
             return
         if self.errors is not None:
-            self.errors[part.rows] = errors
-        step = window.memory.step_of
+            self.errors[window.rows] = errors
+        step = lesson.memory.step_of
         if self.before_blocks is not None:
-            first_of_block = np.arange(len(errors)) // part.block_size * part.block_size
-            predicted = predictions_before(step[first_of_block], window, errors)
-            self.before_blocks[part.rows] = self._kernel.Y[part.samples] - predicted
+            first_of_block = np.arange(len(errors)) // window.block_size * window.block_size
+            predicted = predictions_before(step[first_of_block], lesson, errors)
+            self.before_blocks[window.rows] = self._kernel.Y[window.samples] - predicted
         if self.after_steps is not None:
-            self.after_steps[part.rows] = predictions_before(step + 1, window, errors)
+            self.after_steps[window.rows] = predictions_before(step + 1, lesson, errors)
         if self._probe is not None:
-            self._probe.ask(part, self._state, window, errors)
-        first = max(0, min(len(errors), len(self._kernel) // 2 - part.rows.start))
+            self._probe.ask(window, self._state, lesson, errors)
+        first = max(0, min(len(errors), len(self._kernel) // 2 - window.rows.start))
         self._squares[0] += errors[:first].square().sum(0)
         self._squares[1] += errors[first:].square().sum(0)
-        self._state.learn(window, errors)
+        self._state.learn(lesson, errors)
 
     @property
     def squared_error(self) -> Tensor:
@@ -143,38 +144,38 @@ class Probe:
         self._kernel, self._Q, self._order = kernel, Q, order
         self._rows, self._times = rows, times
 
-    def ask(self, part: Part, state: Any, window: Window, errors: Tensor) -> None:
-        """Asks what falls into a window, of which the errors are known but not yet learned."""
-        start, stop = part.rows.start, part.rows.stop
+    def ask(self, window: Window, state: Any, lesson: Lesson, errors: Tensor) -> None:
+        """Asks what falls into a lesson, of which the errors are known but not yet learned."""
+        start, stop = window.rows.start, window.rows.stop
         inside = (self._times > start) & (self._times <= stop)
         if start == 0:
             inside |= self._times == 0
         pairs = np.flatnonzero(inside)
-        step_of = window.memory.step_of
+        step_of = lesson.memory.step_of
         batch = int((step_of == 0).sum())
         for some in panels(len(pairs), 1, errors.device):
             chosen = pairs[some]
             times = self._times[chosen]
             steps = np.where(times == stop, step_of[-1] + 1, (times - start) // batch)
-            Q = self._kernel.queried(self._Q[self._rows[chosen]], part.rows, self._order)
-            asked = state.queries(Q, window)
+            Q = self._kernel.queried(self._Q[self._rows[chosen]], window.rows, self._order)
+            asked = state.queries(Q, lesson)
             self.predictions[chosen] = predictions_before(steps, asked, errors)
 
 
-def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Tensor:
-    """Returns (m, c) predictions for rows, each made before a step (m,) of a window.
+def predictions_before(steps: np.ndarray, lesson: Lesson, errors: Tensor) -> Tensor:
+    """Returns (m, c) predictions for rows, each made before a step (m,) of a lesson.
 
-    They are the window's own rows, or others that are met along it.
+    They are the lesson's own rows, or others that are met along it.
     A row's prediction depends on the errors (m, c) of the rows whose steps came before.
     """
-    memory = window.memory
+    memory = lesson.memory
     if memory.responses is None:
-        rates = window.gram.new_tensor(memory.deposit[0, memory.step_of])
+        rates = lesson.gram.new_tensor(memory.deposit[0, memory.step_of])
         earlier = torch.from_numpy(memory.step_of < steps[:, None])
-        coupling = window.gram * earlier * rates
+        coupling = lesson.gram * earlier * rates
     else:
-        coupling = window.spread(memory.responses[0][steps]).mul_(window.gram)
-    return window.inherited(memory.carry, steps) + coupling @ errors
+        coupling = lesson.spread(memory.responses[0][steps]).mul_(lesson.gram)
+    return lesson.inherited(memory.carry, steps) + coupling @ errors
 
 
 class Job(NamedTuple):
@@ -224,11 +225,11 @@ class ExactCorrection:
         self.targets = torch.empty_like(errors)
         self._state, self._errors = kernel.learner(learner), errors
 
-    def learn(self, part: Part) -> None:
+    def learn(self, window: Window) -> None:
         """Computes the targets of the next samples, and learns them."""
-        window, errors = self._state.window(part.panel), self._errors[part.rows]
-        self.targets[part.rows] = window.targets(errors)
-        self._state.learn(window, errors)
+        lesson, errors = self._state.lesson(window.panel), self._errors[window.rows]
+        self.targets[window.rows] = lesson.targets(errors)
+        self._state.learn(lesson, errors)
 
 
 class IterativeCorrection:
@@ -253,12 +254,12 @@ class IterativeCorrection:
         self._mean, self._spread = kernel.Y.mean(0), torch.where(spread > 0, spread, 1.0)
         self._state, self._settling, self._aims = kernel.learner(learner), Settling(ridge), aims
 
-    def learn(self, part: Part) -> None:
+    def learn(self, window: Window) -> None:
         """Computes the targets of the next samples, and learns them."""
-        window = self._state.window(part.panel)
+        lesson = self._state.lesson(window.panel)
         try:
-            errors = self._settling.errors(window, self._aims[part.rows], part.block_size)
-            targets = window.targets(errors)
+            errors = self._settling.errors(lesson, self._aims[window.rows], window.block_size)
+            targets = lesson.targets(errors)
             if not bool((targets.abs() < OVERFLOW).all()):
                 self.failure = "its targets overflow; a larger ridge would keep them smaller"
         except NotPositiveDefiniteError as error:
@@ -267,10 +268,10 @@ class IterativeCorrection:
             self.targets.fill_(math.nan)
             return
         if len(self.targets):
-            self.targets[part.rows] = targets
+            self.targets[window.rows] = targets
         farthest = ((targets - self._mean).abs() / self._spread).max()
         self.size = max(self.size, float(farthest))
-        self._state.learn(window, errors)
+        self._state.learn(lesson, errors)
 
     @property
     def coefficients(self) -> Tensor | None:
@@ -301,16 +302,18 @@ def learn_corrected(
 def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
     """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
     aims = torch.empty_like(kernel.Y)
-    for (rows, _, size, _), new in kernel.innovations(gamma, block_size):
+    for window, new in kernel.innovations(gamma, block_size):
         # F_n = Y_n - gamma L_nn^-T beta_n
-        aims[rows] = kernel.Y[rows] - gamma * newest_coefficients(new.corner, new.beta, size)
+        newest = newest_coefficients(new.corner, new.beta, window.block_size)
+        aims[window.rows] = window.targets - gamma * newest
     return aims
 
 
 def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
     """Returns (n, c) errors on each mini-batch of the offline learner of all rows before it."""
     errors = torch.empty_like(kernel.Y)
-    for (rows, _, size, _), new in kernel.innovations(gamma, batch_size):
+    for window, new in kernel.innovations(gamma, batch_size):
+        size = window.block_size
         triangles = diagonal_blocks(new.corner, size).tril()  # L_BB beta_B = y_B - f_off(X_B)
-        errors[rows] = (triangles @ in_blocks(new.beta, size)).flatten(0, 1)
+        errors[window.rows] = (triangles @ in_blocks(new.beta, size)).flatten(0, 1)
     return errors

@@ -19,8 +19,8 @@ from retarget.diagnosis.models.equivalent import Machine
 from retarget.diagnosis.models.runs import pass_in_order
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.engine.stream_kernel import Advance
 from retarget.settings import in_plain_torch
-from retarget.theory.stream_kernel import Advance
 
 # A network often follows only targets that are smaller than those its kernel asks for. So these are
 # tried as well: multiples of the batch model's ridge, each with a least stabilizer in multiples of

@@ -21,14 +21,14 @@ from retarget.diagnosis.models.adapters import (
     PartialFitModel,
     TorchModel,
 )
+from retarget.engine.response import remaining_start
+from retarget.engine.stream_kernel import DenseKernel, FeatureKernel, StreamKernel
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
-from retarget.theory.response import remaining_start
-from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, StreamKernel
 
 MOST_ROWS = 4000  # for a dense kernel
 LARGEST_CLIP = 1e9  # a larger clipping threshold never has an effect

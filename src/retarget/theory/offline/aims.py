@@ -35,6 +35,9 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import require_memory, shallow
+from retarget.engine.lesson import diagonal_blocks
+from retarget.engine.primal import FeatureRows
+from retarget.engine.settling import in_blocks
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import (
@@ -46,8 +49,6 @@ from retarget.theory.cholesky import (
     solve_lower_transposed,
     warn_if_meaningless,
 )
-from retarget.theory.dual import FeatureRows, diagonal_blocks
-from retarget.theory.settling import in_blocks
 
 # A discounted sample with less weight than this is left out: rounding is larger.
 LEAST_WEIGHT = 2.0**-52

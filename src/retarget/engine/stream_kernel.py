@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import panels
+from retarget.engine.dual import DualLearner
+from retarget.engine.lesson import diagonal_blocks
+from retarget.engine.primal import FeatureRows, PrimalLearner
+from retarget.engine.settling import in_blocks
+from retarget.engine.stream import Window, equal_blocks
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, factorize, normal_factor
-from retarget.theory.dual import DualLearner, FeatureRows, PrimalLearner, diagonal_blocks
-from retarget.theory.iterative import equal_blocks
 from retarget.theory.offline.aims import Innovation, KernelRidge, RecursiveRidge
-from retarget.theory.settling import in_blocks
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
 # eigendecomposition is about thirty times the work of a Cholesky factorization.
@@ -28,22 +30,6 @@ FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
 
 
 Advance = Callable[[int], None]  # called with the number of rows done
-
-
-class Part(NamedTuple):
-    """A few consecutive samples of a stream, in whole blocks of one size.
-
-    Attributes:
-        rows: Their positions in the order in which they are learned.
-        samples: Their positions in the stream: the same, unless it is learned in another order.
-        block_size: The size of their blocks.
-        panel: The input of a learner's window: rows of the kernel, or features.
-    """
-
-    rows: slice
-    samples: slice | Tensor
-    block_size: int
-    panel: Any
 
 
 class Offline(NamedTuple):
@@ -74,20 +60,20 @@ class StreamKernel(ABC):
         """Has `advance` called from now on."""
         self._advance = advance
 
-    def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Part]:
+    def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Window]:
         """The stream in windows of whole blocks, perhaps in another order of (some of) its rows.
 
         A last, shorter block is a window of its own.
         """
         for rows, size in self._ranges(block_size, len(self) if order is None else len(order)):
             samples = rows if order is None else order[rows]
-            yield Part(rows, samples, size, self.panel(rows, order))
+            yield Window(rows, samples, size, self.panel(rows, order), self.Y[samples])
 
-    def innovations(self, gamma: float, block_size: int) -> Iterator[tuple[Part, Innovation]]:
+    def innovations(self, gamma: float, block_size: int) -> Iterator[tuple[Window, Innovation]]:
         """The same windows, with what they add to the offline learner on the rows before them."""
         learn = self._offline_learner(gamma)
-        for part in self.windows(block_size):
-            yield part, learn(part)
+        for window in self.windows(block_size):
+            yield window, learn(window)
 
     def _ranges(self, block_size: int, stop: int | None = None) -> Iterator[tuple[slice, int]]:
         device = self.X.device
@@ -135,7 +121,7 @@ class StreamKernel(ABC):
         """The input of a learner's window for these samples, in this (or another) order."""
 
     @abstractmethod
-    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]: ...
+    def _offline_learner(self, gamma: float) -> Callable[[Window], Innovation]: ...
 
     @abstractmethod
     def query(self, X: Tensor) -> Tensor:
@@ -277,11 +263,11 @@ class DenseKernel(StreamKernel):
         A = torch.tensordot(U, shrink[:, :, None] * (U.mT @ Y)[:, None, :], dims=1)
         return (A / inverse_diagonal[:, :, None]).square().mean(0), n
 
-    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
+    def _offline_learner(self, gamma: float) -> Callable[[Window], Innovation]:
         """The growing Cholesky factor, which is kept for `offline`."""
         ridge = KernelRidge(gamma, lambda rows: self.K[rows, rows])
         self._factor = ridge.factor
-        return lambda part: ridge.learn(part.panel, self.Y[part.rows])
+        return lambda window: ridge.learn(window.panel, window.targets)
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the Cholesky factor, which `innovations` may have computed already.
@@ -401,8 +387,8 @@ class FeatureKernel(StreamKernel):
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
         values = self.Y.new_empty(len(self), coefficients.shape[1])
-        for part in self.windows(1):
-            torch.mm(part.panel.features, coefficients, out=values[part.rows])
+        for window in self.windows(1):
+            torch.mm(window.panel.features, coefficients, out=values[window.rows])
         return values
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -436,10 +422,10 @@ class FeatureKernel(StreamKernel):
             total += (residual / kept[:, :, None]).square().sum(0)
         return total / len(chosen), len(chosen)
 
-    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
+    def _offline_learner(self, gamma: float) -> Callable[[Window], Innovation]:
         """Recursive least squares."""
         ridge = RecursiveRidge(gamma)
-        return lambda part: ridge.learn(part.panel.features, self.Y[part.rows])
+        return lambda window: ridge.learn(window.panel.features, window.targets)
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$.
@@ -449,10 +435,11 @@ class FeatureKernel(StreamKernel):
         normal, moment = self._normal, self._moment
         if weights is not None:
             normal, moment = torch.zeros_like(normal), torch.zeros_like(moment)
-            for rows, _, _, seen in self.windows(1):
-                weighted = weights[rows, None] * seen.features
-                normal.addmm_(weighted.mT, seen.features)
-                moment.addmm_(weighted.mT, self.Y[rows])
+            for window in self.windows(1):
+                features = window.panel.features
+                weighted = weights[window.rows, None] * features
+                normal.addmm_(weighted.mT, features)
+                moment.addmm_(weighted.mT, window.targets)
         ridge = torch.eye(len(self._sum), dtype=self.X.dtype, device=self.X.device) * gamma
         theta = torch.cholesky_solve(moment, normal_factor(normal + ridge, gamma))
         dual = (self.Y - self.values(theta)) / gamma
