@@ -262,7 +262,7 @@ def test_a_discount_keeps_what_counts_above_rounding():
     stream = make_stream(80, 1, seed=4)
     corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1), 1.0, 8, aim="discount:0.5")
     corrector.correct(stream.features, stream.Y)
-    assert len(corrector._sweep._offline._Y) == 53
+    assert len(corrector._sweep.offline._Y) == 53
 
 
 # --- what is refused

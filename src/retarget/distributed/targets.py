@@ -16,7 +16,7 @@ import torch
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
-from retarget.arrays import as_non_negative, as_tensor, panels
+from retarget.arrays import as_non_negative, as_tensor
 from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import (
     ColumnWork,
@@ -29,24 +29,22 @@ from retarget.distributed.tiles import (
     transpose_times,
 )
 from retarget.engine.dual import DualLearner, Shares
-from retarget.engine.lesson import Lesson, Past
+from retarget.engine.followers import Exact, Follower, Iterative, Online, Parts
+from retarget.engine.lesson import Lesson, Past, products
 from retarget.engine.response import remaining_start, require_lasting_start, step_response
-from retarget.engine.settling import Settling
 from retarget.engine.stability import (
     FAR_BEYOND,
     blown_up,
     require_converging,
     warn_of_divergence,
 )
-from retarget.engine.stream import FirstBlock, equal_blocks
+from retarget.engine.stream import FirstBlock, SampleStream, Window
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching
-from retarget.theory.iterative import Parts, check_correction, settled
+from retarget.theory.iterative import check_correction
 from retarget.theory.offline.aims import newest_coefficients
-
-CPU = torch.device("cpu")
 
 
 @in_plain_torch
@@ -242,19 +240,49 @@ class ChunkSteps(NamedTuple):
     condition: float = 1.0  # a lower bound on the largest condition number found
 
 
+class ChunkLearner(DualLearner):
+    """The learner within a chunk, of which it knows what the past before it predicts there.
+
+    Attributes:
+        transfer: (2, 2) how the chunk's steps change the weights and velocity before them.
+    """
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start.learner)
+        self.steps = start.row // start.learner.batch_size
+        self.transfer = np.eye(2)
+        self._row = start.row
+        self._inherited = Shares(start.learner.has_memory)
+        inherited = (as_tensor("inherited", values) for values in start.inherited)
+        self._inherited.append(Past(*inherited))
+
+    def lesson(self, K_rows: Tensor, beside: Past | None = None) -> Lesson:
+        """What the next samples of the chunk are to the learner."""
+        n, m = len(self), len(K_rows)
+        past = self._inherited.past(slice(n, n + m))
+        (own,) = products(K_rows[:, :n], self.past)
+        if past is not None and own is not None:  # add what the chunk itself has learned so far
+            pairs = zip(past.tensors, own.tensors, strict=True)
+            past = Past(*(before + since for before, since in pairs))
+        memory = step_response(self.learner, self.steps, m)
+        return Lesson(self._row + n, K_rows[:, n:], past, memory, self.steps)
+
+    def learn(self, lesson: Lesson, errors: Tensor) -> None:
+        """Takes the steps of a window, on which it made these errors."""
+        super().learn(lesson, errors)
+        self._inherited.carry_over(lesson)
+        self.transfer = lesson.memory.transfer @ self.transfer
+
+
 def learn_chunk(
     gram: np.ndarray, start: Start, values: np.ndarray, kind: Literal["targets", "errors"]
 ) -> ChunkSteps:
     """Takes steps on these targets, or on targets that give these errors."""
-    given, size = as_tensor(kind, values), start.learner.batch_size
-
-    def answer(lesson: Lesson, rows: slice, _: int) -> tuple[Tensor, Tensor]:
-        if kind == "targets":
-            return given[rows], lesson.errors(given[rows])
-        return lesson.targets(given[rows]), given[rows]
-
-    portions = ((rows, size) for rows in panels(len(given), size, CPU))
-    return _take_steps(gram, start, portions, answer)
+    given = as_tensor(kind, values)
+    learner = ChunkLearner(start)
+    follower: Follower = Online(learner) if kind == "targets" else Exact(learner, given)
+    stream = SampleStream.of_matrix(as_tensor("K", gram), given)
+    return _steps_taken(follower, learner, stream.windows(start.learner.batch_size))
 
 
 def settle_chunk(
@@ -268,57 +296,44 @@ def settle_chunk(
     first_block: FirstBlock,
     factor: tuple[np.ndarray, np.ndarray] | None,
 ) -> ChunkSteps:
-    """Takes the steps that lead the learner to the offline predictions, as `Sweep` does in memory.
+    """Takes the steps that lead the learner to the offline predictions.
 
     The factor is L_jj of the chunk and its rows of L^-1 Y; without it, the aim is the targets.
     """
-    Y, settling = as_tensor("targets", targets), Settling(ridge)
-
-    def answer(lesson: Lesson, rows: slice, size: int) -> tuple[Tensor, Tensor]:
-        if lesson.start == 0 and first_block == "plain":
-            return Y[rows], lesson.errors(Y[rows])
-        aim = Y[rows]
-        if factor is not None:
-            triangle, beta = (as_tensor("L", part) for part in factor)
-            aim = aim - gamma * newest_coefficients(triangle[rows, rows], beta[rows], size)
-        return settled(settling, lesson, Y[rows], aim, size, parts)
-
-    portions = equal_blocks(0, len(Y), block_size, first_block, CPU)
-    return _take_steps(gram, start, portions, answer)._replace(condition=settling.condition)
+    Y = as_tensor("targets", targets)
+    offline = None if factor is None else FactorOfChunk(gamma, *factor)
+    learner = ChunkLearner(start)
+    follower = Iterative(learner, offline, ridge, parts=parts, first_block=first_block)
+    stream = SampleStream.of_matrix(as_tensor("K", gram), Y)
+    steps = _steps_taken(follower, learner, stream.windows(block_size, first_block))
+    return steps._replace(condition=follower.settling.condition)
 
 
-def _take_steps(
-    gram: np.ndarray,
-    start: Start,
-    portions: Iterator[tuple[slice, int]],
-    answer: Callable[[Lesson, slice, int], tuple[Tensor, Tensor]],
+class FactorOfChunk:
+    """The offline learner within a chunk, from its rows of the stream's factor and of L^-1 Y."""
+
+    def __init__(self, gamma: float, triangle: np.ndarray, beta: np.ndarray) -> None:
+        self._gamma = gamma
+        self._triangle = as_tensor("L", triangle)
+        self._beta = as_tensor("L", beta)
+
+    def learn(self, window: Window) -> Tensor:
+        """(m, c) its prediction for each new block, once it has learned that block."""
+        rows = window.rows
+        corner = self._triangle[rows, rows]
+        newest = newest_coefficients(corner, self._beta[rows], window.block_size)
+        return window.targets - self._gamma * newest
+
+
+def _steps_taken(
+    follower: Follower, learner: ChunkLearner, windows: Iterator[Window]
 ) -> ChunkSteps:
-    K, learner, transfer = as_tensor("K", gram), DualLearner(start.learner), np.eye(2)
-    learner.steps = start.row // start.learner.batch_size
-    inherited = Shares(start.learner.has_memory)
-    inherited.append(Past(*(as_tensor("inherited", values) for values in start.inherited)))
-    targets, errors = [], []
-    for rows, size in portions:
-        K_rows = K[rows, : rows.stop]
-        past = inherited.past(rows)
-        own = learner.past
-        if past is not None and own is not None:  # add what the chunk itself has learned so far
-            known = K_rows[:, : rows.start]
-            pairs = zip(past.tensors, own.tensors, strict=True)
-            past = Past(*(before + known @ shares for before, shares in pairs))
-        memory = step_response(start.learner, learner.steps, len(K_rows))
-        lesson = Lesson(start.row + rows.start, K_rows[:, rows.start :], past, memory)
-        wanted, made = answer(lesson, rows, size)
-        learner.learn(lesson, made)
-        inherited.carry_over(lesson)
-        transfer = memory.transfer @ transfer
-        targets.append(wanted)
-        errors.append(made)
+    steps = [follower.learn(window) for window in windows]
     return ChunkSteps(
-        torch.cat(targets).numpy(),
-        torch.cat(errors).numpy(),
+        torch.cat([each.targets for each in steps]).numpy(),
+        torch.cat([each.errors for each in steps]).numpy(),
         torch.stack([share.rows for share in learner.shares.both]).numpy(),
-        transfer,
+        learner.transfer,
     )
 
 

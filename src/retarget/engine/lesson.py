@@ -164,6 +164,21 @@ class Lesson:
         logits = torch.addmm(self._inherited_on_the_way(), self.coupling, columns)
         return errors + outputs(logits if start is None else logits + start, loss)
 
+    def predictions_before(self, steps: np.ndarray, errors: Tensor) -> Tensor:
+        """(m, c) the prediction for each sample before a step (m,) of the window.
+
+        The samples are the window's own, or others that are met along it. What is predicted for
+        them depends on the errors (n, c) of the rows whose steps come before.
+        """
+        memory = self.memory
+        if memory.responses is None:
+            rates = self.gram.new_tensor(memory.deposit[0, memory.step_of])
+            earlier = torch.from_numpy(memory.step_of < steps[:, None])
+            coupling = self.gram * earlier * rates
+        else:
+            coupling = self.spread(memory.responses[0][steps]).mul_(self.gram)
+        return self.inherited(memory.carry, steps) + coupling @ errors
+
     def _inherited_on_the_way(self) -> Tensor:
         return self.inherited(self.memory.carry, self.memory.step_of)
 

@@ -73,6 +73,7 @@ def _lasting_response(learner: SGD, m: int) -> StepResponse:
     return _response(learner, 0, m)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a learner that diverges: its errors tell
 def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
     steps = learner.steps(m)
     step_of = np.arange(m) // learner.batch_size
@@ -136,14 +137,14 @@ def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
     return response
 
 
-def remaining_start(learner: SGD, n: int, epochs: int = 1) -> np.ndarray:
+def remaining_start(learner: SGD, n: int, epochs: int = 1, first_step: int = 0) -> np.ndarray:
     """(epochs n + 1,) what is left of the start before each sample is met, and at the end."""
     steps = epochs * learner.steps(n)
     remaining = np.empty(steps + 1)
     state = np.array([1.0, 0.0])
     for s in range(steps):
         remaining[s] = state[0]
-        state = _step(learner, s, 1)[0] @ state
+        state = _step(learner, first_step + s, 1)[0] @ state
     remaining[steps] = state[0]
     of_epochs = remaining[:-1].reshape(epochs, -1)[:, np.arange(n) // learner.batch_size]
     return np.append(of_epochs.ravel(), remaining[-1])

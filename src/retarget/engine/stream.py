@@ -1,6 +1,6 @@
 """A stream of samples in windows: what each learner that follows it is given.
 
-The kernel of a window is computed once, for all learners that follow together (`followers.run`).
+The kernel of a window is computed once, for all learners that follow together (`followers.follow`).
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from retarget.arrays import panel_rows
+from retarget.arrays import panel_rows, panels
 
 FirstBlock = Literal["corrected", "plain"]
 
@@ -115,16 +115,16 @@ class RepeatedStream:
         self._epochs = epochs
 
     def windows(self, batch_size: int) -> Iterator[Window]:
-        """The samples in windows of whole mini-batches, once for each epoch."""
+        """The samples in windows of whole mini-batches, of which the last may be short."""
         n = len(self._K)
         for epoch in range(self._epochs):
-            for samples, size in equal_blocks(0, n, batch_size, "corrected", self._K.device):
+            for samples in panels(n, batch_size, self._K.device):
                 rows = slice(epoch * n + samples.start, epoch * n + samples.stop)
                 panel = Repeated(self._K[samples], samples)
                 start = None if self._start is None else self._start[samples]
                 if start is not None and self._left is not None:
                     start = self._left[rows] * start
-                yield Window(rows, samples, size, panel, self._targets[samples], start)
+                yield Window(rows, samples, batch_size, panel, self._targets[samples], start)
 
 
 def equal_blocks(

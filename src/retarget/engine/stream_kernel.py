@@ -267,7 +267,7 @@ class DenseKernel(StreamKernel):
         """The growing Cholesky factor, which is kept for `offline`."""
         ridge = KernelRidge(gamma, lambda rows: self.K[rows, rows])
         self._factor = ridge.factor
-        return lambda window: ridge.learn(window.panel, window.targets)
+        return lambda window: ridge.innovation(window.panel, window.targets)
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the Cholesky factor, which `innovations` may have computed already.
@@ -425,7 +425,7 @@ class FeatureKernel(StreamKernel):
     def _offline_learner(self, gamma: float) -> Callable[[Window], Innovation]:
         """Recursive least squares."""
         ridge = RecursiveRidge(gamma)
-        return lambda window: ridge.learn(window.panel.features, window.targets)
+        return lambda window: ridge.innovation(window.panel.features, window.targets)
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$.

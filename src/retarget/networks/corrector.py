@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from retarget.arrays import as_count, as_targets, require_finite, require_no_overflow
+from retarget.engine.followers import Parts
 from retarget.engine.stream import FirstBlock
 from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels import EmpiricalNTK
@@ -27,12 +28,7 @@ from retarget.samples import Samples, copied, count, join, leaves, mapped, named
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.text import as_seed
-from retarget.theory.iterative import (
-    Parts,
-    check_correction,
-    distilled_targets,
-    iterative_targets,
-)
+from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
 from retarget.theory.losses import Loss
 
 __all__ = ["CorrectionOptions", "Kind", "NetworkCorrector", "Refresh"]

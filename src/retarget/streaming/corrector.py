@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_count, shallow
-from retarget.engine.stream import FirstBlock
+from retarget.engine.followers import Parts
+from retarget.engine.stream import FirstBlock, SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
@@ -14,7 +15,7 @@ from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
-from retarget.theory.iterative import FeatureSweep, Parts, Sweep, check_correction
+from retarget.theory.iterative import FeatureSweep, Sweep, check_correction
 from retarget.theory.losses import Loss
 from retarget.theory.offline.aims import as_aim
 
@@ -194,19 +195,21 @@ class TargetCorrector(Resumable):
     def _correct(self, count: int) -> Any:
         if self._waiting is None:
             return self._intake.give(torch.empty(0, max(1, self._intake.outputs), device="cpu"))
-        first, corrected = len(self._sweep), []
-        stop, (targets, starts) = first + count, self._waiting.unbind(1)
-        for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
-            now, seen = slice(rows.start - first, rows.stop - first), self._intake.seen(rows)
-            start = starts[now] if self._intake.has_start else None
-            corrected.append(self._sweep.correct(seen, targets[now], size, start))
+        first = len(self._sweep)
+        targets, starts = self._waiting.unbind(1)
+        stream = SampleStream(
+            self._intake.seen, targets, starts if self._intake.has_start else None, first
+        )
+        corrected = []
+        for window in stream.windows(self.block_size, self.first_block, stop=first + count):
+            corrected.append(self._sweep.learn(window).targets)
             self._sweep.warn_once()
         if not corrected:
             return self._intake.give(targets[:0])
         # a copy, since a view would keep the whole portion in memory
         self._waiting = self._waiting[count:].clone()
-        self._intake.release(stop)
-        return self._intake.give(torch.cat(corrected))  # a copy: see `Sweep.correct`
+        self._intake.release(first + count)
+        return self._intake.give(torch.cat(corrected))  # a copy: see `Sweep.learn`
 
     @in_turn
     def fork(self) -> Self:

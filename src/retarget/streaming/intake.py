@@ -179,7 +179,7 @@ class Intake:
             require_symmetric("the kernel's result", own)
         return self._wide(K)
 
-    @torch.inference_mode(False)  # a kernel may need gradients of its own: see `Sweep.correct`
+    @torch.inference_mode(False)  # a kernel may need gradients of its own: see `Sweep.learn`
     @torch.no_grad()
     def gram(self, rows: slice) -> Tensor:
         """Returns the kernel of a range of samples with itself."""

@@ -14,7 +14,6 @@ stream, so one factorization serves every block.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,15 +28,15 @@ from retarget.arrays import (
     as_problem,
     as_targets,
     as_tensor,
-    panels,
     require_memory,
 )
 from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Exact, follow
 from retarget.engine.lesson import diagonal_blocks
 from retarget.engine.response import final_response
 from retarget.engine.settling import in_blocks, invert_blocks
 from retarget.engine.stability import GrowthWatch, warn_of_large_targets
-from retarget.engine.stream import equal_blocks
+from retarget.engine.stream import SampleStream, equal_blocks
 from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD, require_learner
 from retarget.settings import in_plain_torch
@@ -158,9 +157,8 @@ def corrected_targets(
         return problem.give(targets)
     gram = problem.K
     watch = GrowthWatch(learner, lambda rows: gram[rows, rows], loss=loss)
-    targets = targets_reaching(
-        lambda rows: gram[rows, : rows.stop], coefficients, watch, problem.start
-    )
+    stream = SampleStream.of_matrix(gram, problem.Y, problem.start)
+    targets = targets_reaching(coefficients, watch, stream)
     watch.warn_once()
     return problem.give(targets)
 
@@ -227,55 +225,27 @@ def discrepancy(
     dtype = torch.promote_types(problem.K.dtype, taught.dtype)
     start = None if problem.start is None else problem.start.to(dtype)
     problem = replace(problem, K=problem.K.to(dtype), Y=problem.Y.to(dtype), start=start)
-    D = online_pass(replace(problem, Y=taught.to(dtype)), learner, loss)[1]
-    D = D - offline_solution(problem, gamma, loss)
+    online = online_pass(replace(problem, Y=taught.to(dtype)), learner, loss)[1]
+    D = online - offline_solution(problem, gamma, loss)
     scale = float(D.abs().max())  # squares of very large or small numbers are not representable
     D = D / (scale or 1.0)
     # K is positive semidefinite up to rounding, and so is this square
     return scale * math.sqrt(max(float((D * (problem.K @ D)).sum()), 0.0))
 
 
-def targets_reaching(
-    kernel_rows: Callable[[slice], Tensor],
-    coefficients: Tensor,
-    watch: GrowthWatch,
-    start: Tensor | None = None,
-) -> Tensor:
-    """(n, c) the targets that lead the learner of `watch` to these dual coefficients.
-
-    `kernel_rows` returns the kernel of a range of samples against all before them and themselves.
-    """
-    if watch.loss == "squared" and start is not None:
-        return targets_reaching(kernel_rows, coefficients, watch) + start
-    dual = DualLearner(watch.learner, capacity=len(coefficients))
-    return next_targets(dual, kernel_rows, coefficients, watch, start)
+def targets_reaching(coefficients: Tensor, watch: GrowthWatch, stream: SampleStream) -> Tensor:
+    """(n, c) the targets that lead the learner of `watch` to these dual coefficients."""
+    learner = watch.learner
+    dual = DualLearner(learner, capacity=len(coefficients))
+    exact = Exact(dual, errors_reaching(coefficients, learner), watch, watch.loss)
+    follow(stream.windows(learner.batch_size), [exact])
+    return exact.targets
 
 
-def next_targets(
-    dual: DualLearner,
-    kernel_rows: Callable[[slice], Tensor],
-    coefficients: Tensor,
-    watch: GrowthWatch,
-    start: Tensor | None = None,
-) -> Tensor:
-    """(m, c) the targets that give its next samples these dual coefficients; it learns them."""
-    first, learner = len(dual), dual.learner
-    errors = errors_reaching(coefficients, learner, dual.steps)
-    targets = torch.empty_like(errors)
-    for rows in panels(len(errors), learner.batch_size, coefficients.device):
-        K_rows = kernel_rows(slice(first + rows.start, first + rows.stop))
-        lesson = dual.lesson(K_rows, watch.riding)
-        begun = None if start is None else start[rows]
-        targets[rows] = lesson.targets(errors[rows], watch.loss, begun)
-        watch.follow(lesson, targets[rows], errors[rows])
-        dual.learn(lesson, errors[rows])
-    return targets
-
-
-def errors_reaching(coefficients: Tensor, learner: SGD, first_step: int = 0) -> Tensor:
-    """The errors whose steps give the next n samples these dual coefficients (n, c)."""
+def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
+    """The errors whose steps give the n samples these dual coefficients (n, c)."""
     n = len(coefficients)
-    weight = coefficients.new_tensor(final_response(learner, n, first_step))
+    weight = coefficients.new_tensor(final_response(learner, n))
     lost = weight.abs() <= torch.finfo(weight.dtype).eps * weight.abs().max()
     if lost.any():
         row = int(lost.nonzero()[0, 0])

@@ -16,7 +16,6 @@ cross-entropy the map is not linear; Newton's method solves with its derivative,
 with the slopes of the outputs.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,9 +23,11 @@ from torch import Tensor
 
 from retarget.arrays import Problem, panels, require_no_overflow
 from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Follower, Online, Steps, follow
 from retarget.engine.lesson import Lesson, Past, products
 from retarget.engine.response import final_response, remaining_start, step_response
 from retarget.engine.stability import GrowthWatch, largest_stable_lr
+from retarget.engine.stream import Repeated, RepeatedStream, Window
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD, require_learner
 from retarget.theory.losses import Loss, outputs, slope_product
@@ -51,12 +52,15 @@ class RepeatedLearner(DualLearner):
         for share in self.shares.both:
             share.append(torch.zeros_like(like))
 
-    def next_lesson(self, K_rows: Tensor, rows: slice, beside: Past | None = None) -> Lesson:
-        """The samples at these positions, given their kernel (m, n) against all samples."""
+    def lesson(  # type: ignore[override]  # the rows of another kind of stream
+        self, panel: Repeated, beside: Past | None = None
+    ) -> Lesson:
+        """What the next samples are to the learner; `beside` is the past of another one."""
+        K_rows, samples = panel
         memory = step_response(self.learner, self.steps, len(K_rows))
         met = min(self._met, len(self))
         past, other = products(K_rows[:, :met], self.past, beside)
-        return Lesson(self._met, K_rows[:, rows], past, memory, self.steps, rows, other)
+        return Lesson(self._met, K_rows[:, samples], past, memory, self.steps, samples, other)
 
     @property
     def past(self) -> Past | None:
@@ -65,7 +69,7 @@ class RepeatedLearner(DualLearner):
         return self.shares.past(slice(0, met)) if met else None
 
     def learn(self, lesson: Lesson, errors: Tensor) -> None:
-        """Takes the steps of the lesson, on which it made these errors."""
+        """Takes the steps of a window, on which it made these errors."""
         self.shares.carry_over(lesson)
         deposits = lesson.deposits(errors).tensors
         for share, deposit in zip(self.shares.both, deposits, strict=True):
@@ -79,26 +83,20 @@ def online_pass(
 ) -> tuple[Tensor, Tensor]:
     """The errors (n, c) before each step of the last epoch, and the dual coefficients after it."""
     require_learner(learner)
-    K, n, columns = problem.K, len(problem.K), 1 if loss == "squared" else problem.Y.shape[1]
+    K, n = problem.K, len(problem.K)
     learner.rates(n, epochs)  # raises for a schedule of the wrong length before any work
+    left = None
     if problem.start is not None:
-        remaining = K.new_tensor(remaining_start(learner, n, epochs)[:-1]).reshape(epochs, n, 1)
-    repeated, errors = RepeatedLearner(learner, problem.Y), torch.empty_like(problem.Y)
+        left = K.new_tensor(remaining_start(learner, n, epochs)[:-1, None])
+    stream = RepeatedStream(K, problem.Y, problem.start, left, epochs)
+    columns = 1 if loss == "squared" else problem.Y.shape[1]
     probe = RepeatedLearner(learner, problem.Y[:, :1].expand(-1, columns))
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=n)
-    for epoch in range(epochs):
-        for rows in panels(n, learner.batch_size, K.device):
-            lesson = repeated.next_lesson(K[rows], rows, watch.riding)
-            targets, start = problem.Y[rows], None
-            if problem.start is not None:
-                start = remaining[epoch, rows] * problem.start[rows]
-                if loss == "squared":
-                    targets, start = targets - start, None
-            errors[rows] = lesson.errors(targets, loss, start)
-            watch.follow(lesson, targets, errors[rows])
-            repeated.learn(lesson, errors[rows])
+    errors = torch.empty_like(problem.Y)
+    online = Online(RepeatedLearner(learner, problem.Y), watch, loss, errors)
+    follow(stream.windows(learner.batch_size), [online])
     watch.warn_once()
-    return errors, repeated.coefficients
+    return errors, online.learner.coefficients
 
 
 def repeated_targets(
@@ -150,10 +148,14 @@ class _Epochs:
     """The map from targets, the same in every epoch, to coefficients, and its derivative."""
 
     def __init__(self, problem: Problem[Any], learner: SGD, epochs: int, loss: Loss) -> None:
-        self._K, self._learner, self._epochs, self._loss = problem.K, learner, epochs, loss
+        self._K = problem.K
+        self._learner = learner
+        self._epochs = epochs
+        self._loss = loss
         self._start = None if loss == "squared" else problem.start
         self.rates = _lasting_rates(problem.K, learner, epochs)
-        self._visits: list[Tensor] = []  # (n, c) the outputs in each epoch, for cross-entropy
+        # (epochs n, c) the outputs before each step, for cross-entropy
+        self._outputs = problem.K.new_empty(0, problem.Y.shape[1])
 
     def outputs_of(self, coefficients: Tensor) -> Tensor:
         """(n, c) the outputs of the learner that has these coefficients."""
@@ -162,18 +164,13 @@ class _Epochs:
 
     def reached(self, Z: Tensor) -> Tensor:
         """(n, c) the coefficients after all epochs on these targets; keeps the outputs met."""
-        start = self._start
-
-        def errors(epoch: int, lesson: Lesson) -> Tensor:
-            begun = None if start is None else start[lesson.place]
-            made = lesson.errors(Z[lesson.place], self._loss, begun)
-            if self._loss != "squared":
-                self._visits[epoch][lesson.place] = Z[lesson.place] - made
-            return made
-
-        if self._loss != "squared":
-            self._visits = [torch.empty_like(Z) for _ in range(self._epochs)]
-        A = self._pass(Z, errors)
+        learner = RepeatedLearner(self._learner, Z)
+        if self._loss == "squared":
+            follower: Follower = Online(learner)
+        else:
+            self._outputs = Z.new_empty(self._epochs * len(Z), Z.shape[1])
+            follower = _Visitor(learner, self._outputs)
+        A = self._after_all(follower, Z, self._start)
         if not bool(A.isfinite().all()):
             limit = largest_stable_lr(lambda rows: self._K[rows, rows], self._learner, len(Z))
             raise UnreachableTargetsError(
@@ -186,12 +183,8 @@ class _Epochs:
         """(n, c) the change of the coefficients with the targets, around those reached last."""
         if self._loss == "squared":
             return self.reached(change)
-
-        def errors(epoch: int, lesson: Lesson) -> Tensor:
-            p, rows = self._visits[epoch][lesson.place], lesson.place
-            return lesson.errors_in_order(change[rows], lambda some, df: slope_product(p[some], df))
-
-        return self._pass(change, errors)
+        learner = RepeatedLearner(self._learner, change)
+        return self._after_all(_Derivative(learner, self._outputs), change)
 
     def unstepped(self, A: Tensor) -> Tensor:
         """B^-1 A: the targets of one epoch, by which GMRES is preconditioned."""
@@ -202,16 +195,42 @@ class _Epochs:
             before[rows] = (K[rows, rows] * (step[:, None] > step)) @ A[rows]
             before[rows] += K[rows, : rows.start] @ A[: rows.start]
         if self._loss != "squared":
-            before = slope_product(self._visits[-1], before)
+            before = slope_product(self._outputs[-len(A) :], before)
         return A / self.rates + before
 
-    def _pass(self, like: Tensor, errors: Callable[[int, Lesson], Tensor]) -> Tensor:
-        repeated = RepeatedLearner(self._learner, like)
-        for epoch in range(self._epochs):
-            for rows in panels(len(like), self._learner.batch_size, like.device):
-                lesson = repeated.next_lesson(self._K[rows], rows)
-                repeated.learn(lesson, errors(epoch, lesson))
-        return repeated.coefficients
+    def _after_all(
+        self, follower: Follower, targets: Tensor, start: Tensor | None = None
+    ) -> Tensor:
+        stream = RepeatedStream(self._K, targets, start, epochs=self._epochs)
+        follow(stream.windows(self._learner.batch_size), [follower])
+        return follower.learner.coefficients
+
+
+class _Visitor(Online):
+    """A learner with cross-entropy of which all outputs met on the way are kept."""
+
+    def __init__(self, learner: RepeatedLearner, outputs: Tensor) -> None:
+        super().__init__(learner, loss="cross-entropy")
+        self._outputs = outputs
+
+    def note(self, window: Window, lesson: Lesson, steps: Steps) -> None:
+        """Keeps the outputs before each step."""
+        self._outputs[window.rows] = steps.targets - steps.errors
+
+
+class _Derivative(Follower):
+    """How such a learner changes with its targets, around the outputs met on the way."""
+
+    def __init__(self, learner: RepeatedLearner, outputs: Tensor) -> None:
+        super().__init__(learner)
+        self._outputs = outputs
+
+    def teach(self, window: Window, lesson: Lesson) -> Steps:
+        """Finds the change of the errors with the targets."""
+        p = self._outputs[window.rows]
+        change = window.targets
+        errors = lesson.errors_in_order(change, lambda some, df: slope_product(p[some], df))
+        return Steps(change, errors)
 
 
 def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:

@@ -21,13 +21,14 @@ from retarget.arrays import (
     as_problem,
     as_targets,
     as_tensor,
-    panels,
     require_finite,
     require_float,
 )
 from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Online, follow
 from retarget.engine.response import require_lasting_start
 from retarget.engine.stability import GrowthWatch
+from retarget.engine.stream import SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
 from retarget.settings import in_plain_torch
@@ -219,22 +220,16 @@ def online_learning_curve(
     """
     problem = as_problem(K, Y)
     query = _as_query(problem, K_query)
-    gram, n = problem.K, len(problem.K)
+    K_all, n = problem.K, len(problem.K)
     require_learner(learner)
     learner.rates(n)
-    dual = DualLearner(learner, capacity=n)
-    watch = GrowthWatch(learner, lambda batch: gram[batch, batch])
+    watch = GrowthWatch(learner, lambda batch: K_all[batch, batch])
+    follower = Online(DualLearner(learner, capacity=n), watch)
+    stream = SampleStream.of_matrix(K_all, problem.Y)
     predictions = []
     for stop in _checked_stops(stops, n, learner.batch_size):
-        start = len(dual)
-        for rows in panels(stop - start, learner.batch_size, gram.device):
-            rows = slice(start + rows.start, start + rows.stop)
-            K_rows, targets = gram[rows, : rows.stop], problem.Y[rows]
-            lesson = dual.lesson(K_rows, watch.riding)
-            errors = lesson.errors(targets)
-            watch.follow(lesson, targets, errors)
-            dual.learn(lesson, errors)
-        predictions.append(query[:, :stop] @ dual.coefficients)
+        follow(stream.windows(learner.batch_size, begin=len(follower), stop=stop), [follower])
+        predictions.append(query[:, :stop] @ follower.learner.coefficients)
     watch.warn_once()
     result: ArrayT = _stacked(problem, predictions)
     return result

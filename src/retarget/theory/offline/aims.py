@@ -38,6 +38,7 @@ from retarget.arrays import require_memory, shallow
 from retarget.engine.lesson import diagonal_blocks
 from retarget.engine.primal import FeatureRows
 from retarget.engine.settling import in_blocks
+from retarget.engine.stream import Window
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import (
@@ -108,11 +109,15 @@ class OfflineLearner(ABC):
 
     _warned = False
 
+    def learn(self, window: Window) -> Tensor:
+        """(m, c) its prediction for each new block, once it has learned that block."""
+        return self.predictions(window.panel, window.targets, window.block_size, window.start)
+
     @abstractmethod
     def predictions(
         self, rows: Any, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
-        """(m, c) its prediction for each new block, once it has learned that block.
+        """(m, c) the same, from what a window holds.
 
         Args:
             rows: The new samples: kernel rows (m, n + m), or `FeatureRows`.
@@ -192,7 +197,7 @@ class KernelRidge(OfflineLearner):
     def __init__(self, gamma: float, gram: Callable[[slice], Tensor], roomy: bool = False) -> None:
         self.gamma, self.factor = gamma, GrowingCholesky(gamma, gram, roomy)
 
-    def learn(self, K_rows: Tensor, Y: Tensor) -> Innovation:
+    def innovation(self, K_rows: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples from their kernel (m, n + m) to the past and themselves."""
         new = self.factor.extend(K_rows)
         return Innovation(new.corner, self.factor.commit(new, Y))
@@ -250,7 +255,7 @@ class RecursiveRidge(OfflineLearner):
             0, device="cpu"
         )  # the first samples set their sizes
 
-    def learn(self, features: Tensor, Y: Tensor) -> Innovation:
+    def innovation(self, features: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples, after predicting them."""
         return self._learn(features, Y)[2]
 
