@@ -38,7 +38,7 @@ def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
     ridge = RecursiveRidge(gamma)
     for start in range(0, len(stream), 4):
         rows = slice(start, start + 4)
-        new = ridge.innovation(Phi[rows], Y[rows])
+        new = ridge.innovation(FeatureRows(Phi[rows]), Y[rows])
         assert_same(new.corner.tril(), L[rows, rows], 1e-8)
         assert_same(new.beta, beta[rows], 1e-8)
 
@@ -47,6 +47,6 @@ def test_normal_equations_without_a_factor_say_which_gamma_would_do():
     stream = make_stream(5, 1, seed=0)
     Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
     ridge = RecursiveRidge(1e-9)
-    ridge.innovation(Phi, Y)
+    ridge.innovation(FeatureRows(Phi), Y)
     with pytest.raises(NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
-        ridge.innovation(Phi, Y)
+        ridge.innovation(FeatureRows(Phi), Y)

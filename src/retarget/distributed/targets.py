@@ -203,10 +203,12 @@ class _Product:
 
     def __init__(self, problem: TiledProblem, A: np.ndarray) -> None:
         self.total = np.zeros_like(A)
-        self._A, self._chunks = A, problem.chunks
+        self._A = A
+        self._chunks = problem.chunks
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
-        A, chunks = self._A, self._chunks
+        A = self._A
+        chunks = self._chunks
         below = {i: on_tensors(torch.matmul, tile, A[chunks[j]]) for i, tile in column.items()}
         above = {
             i: on_tensors(transpose_times, tile, A[chunks[i]])
@@ -258,7 +260,8 @@ class ChunkLearner(DualLearner):
 
     def lesson(self, K_rows: Tensor, beside: Past | None = None) -> Lesson:
         """What the next samples of the chunk are to the learner."""
-        n, m = len(self), len(K_rows)
+        n = len(self)
+        m = len(K_rows)
         past = self._inherited.past(slice(n, n + m))
         (own,) = products(K_rows[:, :n], self.past)
         if past is not None and own is not None:  # add what the chunk itself has learned so far
@@ -346,22 +349,26 @@ class TiledLearning:
         targets: (n, c) the targets that were trained on.
         shares: (parts, n, c) the share of every sample in the weights and, with momentum, in the
             velocity.
-        condition: A lower bound on the largest condition number found in a lesson.
+        condition: A lower bound on the largest condition number of a chunk.
     """
 
     def __init__(
         self,
         problem: TiledProblem,
         learner: SGD,
-        lesson: Callable[[int, Delayed, Start], Delayed],
+        teach: Callable[[int, Delayed, Start], Delayed],
     ) -> None:
-        n, parts = len(problem.Y), 2 if learner.has_memory else 1
+        n = len(problem.Y)
+        parts = 2 if learner.has_memory else 1
         learner.rates(n)  # raises for a schedule of the wrong length before any work is done
-        self.targets, self._errors = np.empty_like(problem.Y), np.empty_like(problem.Y)
+        self.targets = np.empty_like(problem.Y)
+        self._errors = np.empty_like(problem.Y)
         self.shares = np.zeros((parts, *problem.Y.shape), problem.Y.dtype)
         self.condition = 1.0
         self._inherited = np.zeros_like(self.shares)
-        self._problem, self._learner, self._lesson = problem, learner, lesson
+        self._problem = problem
+        self._learner = learner
+        self._teach = teach
         # the last one is kept, since mini-batches are requested one after the other
         self._diagonal_tile = lru_cache(maxsize=1)(lambda j: computed(problem.tile(j, j))[0])
 
@@ -369,7 +376,7 @@ class TiledLearning:
         """Returns the chunk's steps, and what they add to the predictions for later chunks."""
         rows = self._problem.chunks[j]
         start = Start(self._learner, rows.start, self._inherited[:, rows])
-        learned = self._lesson(j, column[j], start)
+        learned = self._teach(j, column[j], start)
         felt = {i: on_tensors(torch.matmul, column[i], learned.deposits) for i in column if i > j}
         return {}, {"learned": learned, "felt": felt}
 
@@ -379,10 +386,12 @@ class TiledLearning:
         rows = self._problem.chunks[j]
         errors = as_tensor("errors", learned.errors)
         require_converging(errors, rows.start, self._learner, self._batch_gram)
-        self.targets[rows], self._errors[rows] = learned.targets, learned.errors
+        self.targets[rows] = learned.targets
+        self._errors[rows] = learned.errors
         self.condition = max(self.condition, learned.condition)
         if len(self.shares) == 2:
-            past, future = self.shares[:, : rows.start], self._inherited[:, rows.stop :]
+            past = self.shares[:, : rows.start]
+            future = self._inherited[:, rows.stop :]
             for values in (past, future):
                 values[:] = np.tensordot(learned.transfer, values, axes=1)
         self.shares[:, rows] = learned.deposits

@@ -47,7 +47,8 @@ class Shares:
         """Lets the steps of a window pass, without their own errors."""
         if self.velocity is None or not len(self):
             return
-        weights, velocity = self.weights.rows, self.velocity.rows
+        weights = self.weights.rows
+        velocity = self.velocity.rows
         (ww, wv), (vw, vv) = lesson.memory.transfer.tolist()
         aged = ww * weights + wv * velocity
         velocity.mul_(vv).add_(weights, alpha=vw)
@@ -89,8 +90,8 @@ class DualLearner:
         """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {"steps": self.steps}
         if len(self):
-            for part, share in enumerate(self.shares.both):
-                state[f"share{part}"] = share.rows
+            for number, share in enumerate(self.shares.both):
+                state[f"share{number}"] = share.rows
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -98,8 +99,9 @@ class DualLearner:
         self.steps = int(state["steps"])
         if "share0" in state:
             shape = require_shape("share0", state["share0"], None, None).shape
-            for part, share in enumerate(self.shares.both):
-                share.append(require_shape(f"share{part}", state[f"share{part}"], *shape))
+            for number, share in enumerate(self.shares.both):
+                name = f"share{number}"
+                share.append(require_shape(name, state[name], *shape))
         if not -(-len(self) // self.learner.batch_size) <= self.steps <= len(self):
             raise InvalidInputError(
                 f"steps is {self.steps} after {len(self)} samples; expected at most one step per "

@@ -144,7 +144,8 @@ class Lesson:
         start: Tensor | None = None,
     ) -> Tensor:
         """(m, c) the same, mini-batch by mini-batch, for any function `outputs(rows, logits)`."""
-        inherited, coupling = self._inherited_on_the_way(), self.coupling
+        inherited = self._inherited_on_the_way()
+        coupling = self.coupling
         logits = inherited.expand_as(targets) if start is None else inherited + start
         errors = torch.empty_like(targets)
         batch = int((self.memory.step_of == 0).sum())
@@ -204,7 +205,8 @@ def _reach(memory: StepResponse, dtype: torch.dtype, device: torch.device) -> Te
     """(m, m) strictly lower: the weight c(t, i) of each earlier error when a sample is met."""
     if memory.responses is not None:
         return _spread(memory.responses[0][memory.step_of], memory, dtype, device)
-    m, batch = len(memory.step_of), int((memory.step_of == 0).sum())
+    m = len(memory.step_of)
+    batch = int((memory.step_of == 0).sum())
     reach = _shares(memory, dtype, device).weights.mT.expand(m, m).tril(-1)
     diagonal_blocks(reach, batch).zero_()
     whole = m - m % batch

@@ -67,8 +67,8 @@ class PrimalLearner:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
         tensors = () if self.past is None else self.past.tensors
-        parts = {f"part{i}": part for i, part in enumerate(tensors)}
-        return {"steps": self.steps, "size": self._size} | parts
+        named = {f"part{i}": tensor for i, tensor in enumerate(tensors)}
+        return {"steps": self.steps, "size": self._size} | named
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a saved state; call it on a new learner."""
@@ -90,9 +90,9 @@ class PrimalLearner:
         if self.past is not None:
             count = len(new.tensors)
             transfer = lesson.memory.transfer[:count, :count].tolist()
-            for part, shares in zip(new.tensors, transfer, strict=True):
+            for tensor, shares in zip(new.tensors, transfer, strict=True):
                 for share, old in zip(shares, self.past.tensors, strict=True):
-                    part.add_(old, alpha=share)
+                    tensor.add_(old, alpha=share)
         self.past = new
         self._size += len(errors)
         self.steps += lesson.memory.deposit.shape[1]

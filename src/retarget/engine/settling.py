@@ -48,7 +48,8 @@ class Settling:
     """
 
     def __init__(self, ridge: float) -> None:
-        self.ridge, self.condition = ridge, 1.0
+        self.ridge = ridge
+        self.condition = 1.0
 
     def errors(self, lesson: Lesson, aim: Tensor, block_size: int, in_range: bool = True) -> Tensor:
         """Errors whose steps make the learner's function, after each block, `aim` on that block.
@@ -128,7 +129,8 @@ class BlockInverses:
         """The rows of each singular block times its root; the others as they are."""
         if self.singular is None or self.roots is None:
             return blocks
-        roots, rooted = self.roots.mT if transposed else self.roots, blocks.clone()
+        roots = self.roots.mT if transposed else self.roots
+        rooted = blocks.clone()
         rooted[self.singular] = roots @ blocks[self.singular]
         return rooted
 
@@ -202,8 +204,10 @@ def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) ->
     """Raises an error for the first block that failed, with a ridge that is large enough."""
     if not failed.any():
         return
-    bad, size = int(failed.nonzero()[0, 0]), gram.shape[-1]
-    block, first = gram[bad].clone(), start + bad * size
+    bad = int(failed.nonzero()[0, 0])
+    size = gram.shape[-1]
+    block = gram[bad].clone()
+    first = start + bad * size
     block.diagonal().add_(ridge)
     deficit, jitter = needed_jitter(block)
     raise NotPositiveDefiniteError(

@@ -98,11 +98,15 @@ class GrowthWatch:
         loss: Loss = "squared",
         length: int | None = None,
     ) -> None:
-        self.learner, self.loss, self._length, self._gram = learner, loss, length, gram
+        self.learner = learner
+        self.loss = loss
+        self._length = length
+        self._gram = gram
         self.probe = DualLearner(learner) if probe is None else probe
         self.growth = self.largest_target = self.largest_error = 0.0
         self.seen = 0
-        self._dtype, self._outputs = torch.float64, 1
+        self._dtype = torch.float64
+        self._outputs = 1
         self._warned = self._warned_of_size = False
 
     @property
@@ -116,14 +120,16 @@ class GrowthWatch:
         `lesson` was made with the probe `riding` beside the learner. Raises a `DivergedError` if an
         error is not finite.
         """
-        self._dtype, self._outputs = errors.dtype, errors.shape[1]
+        self._dtype = errors.dtype
+        self._outputs = errors.shape[1]
         self.seen = lesson.start + len(errors)
-        probing, beside = math.isfinite(self.growth), lesson.beside()
+        probing = math.isfinite(self.growth)
+        beside = lesson.beside()
         grown = self._grown(beside, targets, errors) if probing else errors
         # on a GPU, reading numbers waits for all work before: so all of them are read at once
         extremes = [extreme for each in (targets, errors, grown) for extreme in each.aminmax()]
-        found = torch.stack(extremes).tolist()
-        target, error, growth = (max(-found[i], found[i + 1]) for i in (0, 2, 4))
+        lows_and_highs = torch.stack(extremes).reshape(3, 2).tolist()
+        target, error, growth = (max(-low, high) for low, high in lows_and_highs)
         self.largest_target = max(self.largest_target, target)
         if not math.isfinite(error):
             row = lesson.start if self._length is None else lesson.start % self._length
@@ -177,7 +183,8 @@ class GrowthWatch:
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns a watch that continues from here, on a stream whose kernel `gram` returns."""
         fork = shallow(self)
-        fork._gram, fork.probe = gram, self.probe.fork()
+        fork._gram = gram
+        fork.probe = self.probe.fork()
         return fork
 
     def state_dict(self) -> dict[str, Any]:
@@ -216,7 +223,8 @@ class FeatureGrowthWatch(GrowthWatch):
 
     def follow(self, lesson: Lesson, targets: Tensor, errors: Tensor) -> None:
         """As `GrowthWatch.follow`, from the features of the samples."""
-        batch, m = self.learner.batch_size, len(lesson.gram)
+        batch = self.learner.batch_size
+        m = len(lesson.gram)
         whole = m - m % batch
         full = diagonal_blocks(lesson.gram[:whole, :whole], batch)
         for blocks in (full, lesson.gram[None, whole:, whole:]):

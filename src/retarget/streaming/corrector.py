@@ -93,10 +93,16 @@ class TargetCorrector(Resumable):
         aim: str = "all",
     ) -> None:
         gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
-        self.learner, self.gamma, self.block_size = learner, gamma, int(block_size)
-        self.ridge, self.parts, self.first_block, self.loss = ridge, parts, first_block, loss
+        self.learner = learner
+        self.gamma = gamma
+        self.block_size = int(block_size)
+        self.ridge = ridge
+        self.parts = parts
+        self.first_block = first_block
+        self.loss = loss
         self.features = None if features is None else as_count("features", features)
-        self.seed, self.aim = as_seed("seed", seed), aim
+        self.seed = as_seed("seed", seed)
+        self.aim = aim
         counted = as_aim(aim)
         if loss != "squared" and not counted.is_all:
             raise InvalidInputError(

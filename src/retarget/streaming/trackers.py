@@ -54,7 +54,9 @@ class ShiftTracker(Resumable):
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         require_learner(learner)
-        self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
+        self.learner = learner
+        self.gamma = as_non_negative("gamma", gamma)
+        self.loss = loss
         self._intake = Intake(kernel, learner, loss)
         watch = GrowthWatch(learner, self._intake.gram, loss=loss)
         self._shift = Shift(DualLearner(learner), watch, loss)
@@ -134,8 +136,8 @@ class ShiftTracker(Resumable):
     def _rest(self) -> dict[str, Any]:
         tensors = {}
         if len(self._shift):
-            for part, values in enumerate(self._shift.values.both):
-                tensors[f"values{part}"] = values.rows
+            for number, values in enumerate(self._shift.values.both):
+                tensors[f"values{number}"] = values.rows
         if self._waiting is not None:
             tensors |= {"start": self._start.rows, "waiting": self._waiting}
         return tensors
@@ -151,8 +153,8 @@ class ShiftTracker(Resumable):
             )
         if learned:
             require_shape("share0", self._shift.learner.coefficients, learned, outputs)
-            for part, values in enumerate(self._shift.values.both):
-                name = f"values{part}"
+            for number, values in enumerate(self._shift.values.both):
+                name = f"values{number}"
                 values.append(require_shape(name, state[name], learned, outputs))
         if n:
             self._start.append(require_shape("start", state["start"], n, outputs))
@@ -192,10 +194,13 @@ class CorrectionTracker(Resumable):
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         require_learner(learner)
-        self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
+        self.learner = learner
+        self.gamma = as_non_negative("gamma", gamma)
+        self.loss = loss
         self._intake = Intake(kernel, learner, loss)
         self._offline: GrowingCholesky | LogisticFit | None = None
-        self._targets, self._start = GrowingRows(), GrowingRows()
+        self._targets = GrowingRows()
+        self._start = GrowingRows()
 
     @in_turn
     @in_plain_torch
@@ -207,7 +212,8 @@ class CorrectionTracker(Resumable):
             Y: (m,) or (m, c) their true targets.
             initial: Values of the starting function on them, if it is not zero.
         """
-        n, after = len(self), self.fork()
+        n = len(self)
+        after = self.fork()
         targets, start = after._intake.take(X, Y, initial)
         if len(targets) == 0:
             return
@@ -240,7 +246,8 @@ class CorrectionTracker(Resumable):
         fork._intake = self._intake.fork()
         if self._offline is not None:
             fork._offline = self._offline.fork(fork._intake.gram)
-        fork._targets, fork._start = self._targets.fork(), self._start.fork()
+        fork._targets = self._targets.fork()
+        fork._start = self._start.fork()
         return fork
 
     @property
@@ -281,7 +288,8 @@ class CorrectionTracker(Resumable):
     def _restore(self, state: dict[str, Any]) -> None:
         if len(self) == 0:
             return
-        shape, offline = (len(self), self._intake.outputs), self._begun()
+        shape = (len(self), self._intake.outputs)
+        offline = self._begun()
         if isinstance(offline, LogisticFit):
             offline.load_state_dict(part_of(state, "offline"), len(self), shape)
         else:

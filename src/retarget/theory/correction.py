@@ -21,15 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import (
-    ArrayT,
-    as_count,
-    as_non_negative,
-    as_problem,
-    as_targets,
-    as_tensor,
-    require_memory,
-)
+from retarget.arrays import ArrayT, as_count, as_non_negative, as_targets, as_tensor, require_memory
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Exact, follow
 from retarget.engine.lesson import diagonal_blocks
@@ -45,6 +37,7 @@ from retarget.theory.epochs import online_pass, repeated_targets
 from retarget.theory.iterative import check_correction
 from retarget.theory.losses import Loss, check_targets, outputs
 from retarget.theory.online import loss_problem, offline_solution
+from retarget.theory.problem import as_problem
 
 
 @in_plain_torch
@@ -328,9 +321,11 @@ def correction_terms(
         problem.K,
         "use a shorter stream, smaller blocks or float32",
     )
-    gram, rates = problem.K, problem.K.new_tensor(final_response(learner, n))
+    gram = problem.K
+    rates = problem.K.new_tensor(final_response(learner, n))
     factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
-    terms, condition = [], 1.0
+    terms = []
+    condition = 1.0
     for rows, size in equal_blocks(0, n, block_size, "corrected", gram.device):
         new = factor.extend(gram[rows, : rows.stop])
         factor.commit(new)

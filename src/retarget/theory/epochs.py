@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.arrays import Problem, panels, require_no_overflow
+from retarget.arrays import panels, require_no_overflow
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Follower, Online, Steps, follow
 from retarget.engine.lesson import Lesson, Past, products
@@ -31,6 +31,7 @@ from retarget.engine.stream import Repeated, RepeatedStream, Window
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD, require_learner
 from retarget.theory.losses import Loss, outputs, slope_product
+from retarget.theory.problem import Problem
 
 DIRECTIONS = 60  # kept by GMRES within a step of Newton's method
 MOST_STEPS = 20  # of Newton's method; the squared error needs one, apart from rounding
@@ -83,7 +84,8 @@ def online_pass(
 ) -> tuple[Tensor, Tensor]:
     """The errors (n, c) before each step of the last epoch, and the dual coefficients after it."""
     require_learner(learner)
-    K, n = problem.K, len(problem.K)
+    K = problem.K
+    n = len(problem.K)
     learner.rates(n, epochs)  # raises for a schedule of the wrong length before any work
     left = None
     if problem.start is not None:
@@ -136,7 +138,8 @@ def repeated_targets(
                 break
         else:
             break
-        Z, gap = there, nearer
+        Z = there
+        gap = nearer
     raise UnreachableTargetsError(
         f"no targets that are the same in all {epochs} epochs were found that lead this learner to "
         f"the offline one: the best miss it by {gap / size:.2g} of its size; use a smaller rate, "
@@ -188,7 +191,8 @@ class _Epochs:
 
     def unstepped(self, A: Tensor) -> Tensor:
         """B^-1 A: the targets of one epoch, by which GMRES is preconditioned."""
-        K, batch = self._K, self._learner.batch_size
+        K = self._K
+        batch = self._learner.batch_size
         before = torch.empty_like(A)
         for rows in panels(len(K), batch, K.device):
             step = torch.arange(rows.stop - rows.start, device=K.device) // batch
@@ -235,7 +239,8 @@ class _Derivative(Follower):
 
 def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:
     """(n, 1) how far a step of the last epoch moves the weights in the end, without decay."""
-    n, steps = len(K), learner.steps(len(K))
+    n = len(K)
+    steps = learner.steps(len(K))
     lr = learner.lr if isinstance(learner.lr, float) else learner.lr[-steps:]
     plain = SGD(lr=lr, batch_size=learner.batch_size, reduction=learner.reduction)
     rates = final_response(plain, n) / (1 - learner.momentum)

@@ -27,13 +27,7 @@ from typing import Any, Self, get_args
 import torch
 from torch import Tensor
 
-from retarget.arrays import (
-    ArrayT,
-    as_count,
-    as_non_negative,
-    as_problem,
-    as_targets,
-)
+from retarget.arrays import ArrayT, as_count, as_non_negative, as_targets
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Iterative, Parts, Steps, follow
 from retarget.engine.primal import PrimalLearner
@@ -49,13 +43,15 @@ from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.aims import (
     ALL,
     Aim,
+    DiscountedFeatureRidge,
     KernelRidge,
     OfflineLearner,
-    RecentFeatureRidge,
     RecentKernelRidge,
     RecursiveRidge,
+    WindowedFeatureRidge,
 )
 from retarget.theory.offline.logistic import LogisticFit
+from retarget.theory.problem import as_problem
 
 
 class Sweep(Iterative):
@@ -190,7 +186,9 @@ class FeatureSweep(Sweep):
     def _new_offline(self, outputs: int) -> OfflineLearner:
         if self.aim.is_all:
             return RecursiveRidge(self.gamma)
-        return RecentFeatureRidge(self.aim, self.gamma)
+        if self.aim.window is None:
+            return DiscountedFeatureRidge(self.aim, self.gamma)
+        return WindowedFeatureRidge(self.aim, self.gamma)
 
 
 @in_plain_torch
@@ -256,7 +254,8 @@ def iterative_targets(
     problem = as_problem(K, Y, initial, factored=parts != "online")
     check_targets("Y", as_targets("Y", Y), loss)
     require_lasting_start(initial, learner)
-    K_all, n = problem.K, len(problem.K)
+    K_all = problem.K
+    n = len(problem.K)
     learner.rates(n)
     targets = torch.empty_like(problem.Y)
     sweep = Sweep(

@@ -15,10 +15,8 @@ from torch import Tensor
 
 from retarget.arrays import (
     ArrayT,
-    Problem,
     as_count,
     as_non_negative,
-    as_problem,
     as_targets,
     as_tensor,
     require_finite,
@@ -36,6 +34,7 @@ from retarget.theory.cholesky import factorize
 from retarget.theory.epochs import online_pass
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.logistic import logistic_coefficients
+from retarget.theory.problem import Problem, as_problem
 
 
 @in_plain_torch
@@ -182,9 +181,11 @@ def offline_learning_curve(
     problem = as_problem(K, Y, factored=True)
     query = _as_query(problem, K_query)
     factor = factorize(problem.K, gamma)
-    V, beta = factor.solve_lower(query.mT.contiguous()), factor.solve_lower(problem.Y)
+    V = factor.solve_lower(query.mT.contiguous())
+    beta = factor.solve_lower(problem.Y)
     total = query.new_zeros(len(query), beta.shape[1])
-    predictions, start = [], 0
+    predictions = []
+    start = 0
     for stop in _checked_stops(stops, len(problem.K), 1):
         total = total + V[start:stop].mT @ beta[start:stop]
         predictions.append(total)
@@ -220,7 +221,8 @@ def online_learning_curve(
     """
     problem = as_problem(K, Y)
     query = _as_query(problem, K_query)
-    K_all, n = problem.K, len(problem.K)
+    K_all = problem.K
+    n = len(problem.K)
     require_learner(learner)
     learner.rates(n)
     watch = GrowthWatch(learner, lambda batch: K_all[batch, batch])

@@ -14,15 +14,13 @@ from torch import Tensor
 
 from retarget.arrays import panels
 from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
-from retarget.engine.lesson import Lesson, diagonal_blocks
+from retarget.engine.lesson import Lesson
 from retarget.engine.response import final_response
-from retarget.engine.settling import in_blocks
 from retarget.engine.stream import Window
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.offline.aims import newest_coefficients
 
 # An error above this is meaningless, and its square overflows.
 OVERFLOW = 1e150
@@ -276,18 +274,17 @@ def learn_corrected(
 def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
     """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
     aims = torch.empty_like(kernel.Y)
-    for window, new in kernel.innovations(gamma, block_size):
-        # F_n = Y_n - gamma L_nn^-T beta_n
-        newest = newest_coefficients(new.corner, new.beta, window.block_size)
-        aims[window.rows] = window.targets - gamma * newest
+    offline = kernel.offline_learner(gamma)
+    for window in kernel.windows(block_size):
+        aims[window.rows] = offline.learn(window)
     return aims
 
 
 def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
     """Returns (n, c) errors on each mini-batch of the offline learner of all rows before it."""
     errors = torch.empty_like(kernel.Y)
-    for window, new in kernel.innovations(gamma, batch_size):
-        size = window.block_size
-        triangles = diagonal_blocks(new.corner, size).tril()  # L_BB beta_B = y_B - f_off(X_B)
-        errors[window.rows] = (triangles @ in_blocks(new.beta, size)).flatten(0, 1)
+    offline = kernel.offline_learner(gamma)
+    for window in kernel.windows(batch_size):
+        new = offline.innovation(window.panel, window.targets)
+        errors[window.rows] = new.errors(window.block_size)
     return errors

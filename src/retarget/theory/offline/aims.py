@@ -39,6 +39,7 @@ from retarget.engine.lesson import diagonal_blocks
 from retarget.engine.primal import FeatureRows
 from retarget.engine.settling import in_blocks
 from retarget.engine.stream import Window
+from retarget.engine.sums import FeatureSums
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import (
@@ -155,6 +156,11 @@ class Innovation(NamedTuple):
     corner: Tensor
     beta: Tensor
 
+    def errors(self, block_size: int) -> Tensor:
+        """(m, c) the error on each block of the learner that has seen all before the block."""
+        triangles = diagonal_blocks(self.corner, block_size).tril()
+        return (triangles @ in_blocks(self.beta, block_size)).flatten(0, 1)
+
 
 def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:
     """L_nn^-T beta_n: the offline coefficients of each block at the time when it is the newest."""
@@ -195,18 +201,20 @@ class KernelRidge(OfflineLearner):
     """Ridge regression on all the past, from its kernel: stores n^2/2 numbers."""
 
     def __init__(self, gamma: float, gram: Callable[[slice], Tensor], roomy: bool = False) -> None:
-        self.gamma, self.factor = gamma, GrowingCholesky(gamma, gram, roomy)
+        self.gamma = gamma
+        self.factor = GrowingCholesky(gamma, gram, roomy)
 
-    def innovation(self, K_rows: Tensor, Y: Tensor) -> Innovation:
+    def innovation(self, rows: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples from their kernel (m, n + m) to the past and themselves."""
-        new = self.factor.extend(K_rows)
+        new = self.factor.extend(rows)
         return Innovation(new.corner, self.factor.commit(new, Y))
 
     def predictions(
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
-        """See `OfflineLearner`."""
-        own, n = rows[:, -len(Y) :], len(self.factor)
+        """(m, c) the prediction for each new block, once it is learned."""
+        own = rows[:, -len(Y) :]
+        n = len(self.factor)
         rows_of_factor = self.factor.extend(rows)
         new = Innovation(rows_of_factor.corner, self.factor.commit(rows_of_factor, Y))
         newest = newest_coefficients(*new, block_size)
@@ -215,26 +223,27 @@ class KernelRidge(OfflineLearner):
         if not small.any():
             return usual
         past = rows_of_factor.past
-        left, before = own - past @ past.mT, past @ self.factor.solved[:n]
+        left = own - past @ past.mT
+        before = past @ self.factor.solved[:n]
         precise = predictions_of_small(left, before, new, newest, block_size)
         return torch.where(small[:, None], precise, usual)
 
     def warn_once(self) -> bool:
-        """See `OfflineLearner`."""
+        """Warns once if few digits are correct; returns whether it has ever warned."""
         return self.gamma > 0 and self.factor.warn_once()  # without a ridge, the aim is Y itself
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """See `OfflineLearner`."""
+        """Returns an independent learner that continues from here."""
         fork = shallow(self)
         fork.factor = self.factor.fork(gram)
         return fork
 
     def state_dict(self) -> dict[str, Any]:
-        """See `OfflineLearner`."""
+        """Returns the state as named tensors and numbers."""
         return {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
-        """See `OfflineLearner`."""
+        """Restores a saved state after `learned` samples."""
         self.factor.load_state_dict(part_of(state, "factor"), columns=shape[1])
         if len(self.factor) != learned:
             raise InvalidInputError(
@@ -250,38 +259,35 @@ class RecursiveRidge(OfflineLearner):
     """
 
     def __init__(self, gamma: float) -> None:
-        self.gamma, self.condition = gamma, 1.0
-        self._normal = self._moment = torch.empty(
-            0, device="cpu"
-        )  # the first samples set their sizes
+        self.gamma = gamma
+        self.condition = 1.0
+        self._sums: FeatureSums | None = None  # with gamma in them; the first samples set the sizes
 
-    def innovation(self, features: Tensor, Y: Tensor) -> Innovation:
+    def innovation(self, rows: FeatureRows, Y: Tensor) -> Innovation:
         """Learns new samples, after predicting them."""
-        return self._learn(features, Y)[2]
+        return self._learn(rows.features, Y)[2]
 
     def _learn(self, features: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Innovation]:
         """The same; also what the past leaves of their kernel, and what it predicts for them."""
-        if not len(self._normal):
-            size = features.shape[1]
-            self._normal = self.gamma * torch.eye(size, dtype=Y.dtype, device=Y.device)
-            self._moment = Y.new_zeros(size, Y.shape[1])
-        R = normal_factor(self._normal, self.gamma)
-        self.condition = max(self.condition, matrix_condition(self._normal, R))
+        sums = self._sums
+        if sums is None:
+            sums = FeatureSums.nothing(features.shape[1], Y.shape[1], Y)
+            sums.normal.diagonal().add_(self.gamma)
+        R = normal_factor(sums.normal, self.gamma)
+        self.condition = max(self.condition, matrix_condition(sums.normal, R))
         V = solve_lower(R, features.mT)
-        predicted = V.mT @ solve_lower(R, self._moment)
+        predicted = V.mT @ solve_lower(R, sums.moment)
         left = (V.mT @ V).mul_(self.gamma)
         ridge = torch.eye(len(left), dtype=left.dtype, device=left.device).mul_(self.gamma)
         corner = normal_factor(left + ridge, self.gamma)
         beta = solve_lower(corner, Y - predicted)
-        # new tensors, so that a fork keeps the old sums
-        self._normal = torch.addmm(self._normal, features.mT, features)
-        self._moment = torch.addmm(self._moment, features.mT, Y)
+        self._sums = sums.plus(features, Y)  # new ones, so that a fork keeps the old sums
         return left, predicted, Innovation(corner, beta)
 
     def predictions(
         self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
-        """See `OfflineLearner`."""
+        """(m, c) the prediction for each new block, once it is learned."""
         small = MUCH_LARGER * rows.features.square().sum(1) < self.gamma
         left, before, new = self._learn(rows.features, Y)
         newest = newest_coefficients(*new, block_size)
@@ -292,20 +298,24 @@ class RecursiveRidge(OfflineLearner):
         return torch.where(small[:, None], precise, usual)
 
     def warn_once(self) -> bool:
-        """See `OfflineLearner`."""
-        name, dtype = "the normal equations of the features", self._normal.dtype
-        self._warned = self._warned or warn_if_meaningless(name, self.condition, dtype)
+        """Warns once if few digits are correct; returns whether it has ever warned."""
+        if self._sums is not None and not self._warned:
+            name = "the normal equations of the features"
+            self._warned = warn_if_meaningless(name, self.condition, self._sums.normal.dtype)
         return self._warned
 
     def state_dict(self) -> dict[str, Any]:
-        """See `OfflineLearner`."""
-        return {"condition": self.condition, "normal": self._normal, "moment": self._moment}
+        """Returns the state as named tensors and numbers."""
+        state: dict[str, Any] = {"condition": self.condition}
+        if self._sums is not None:
+            state |= {"normal": self._sums.normal, "moment": self._sums.moment}
+        return state
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
-        """See `OfflineLearner`."""
+        """Restores a saved state after `learned` samples."""
         self.condition = float(state["condition"])
-        self._normal = require_shape("normal", state["normal"], shape[0], shape[0])
-        self._moment = require_shape("moment", state["moment"], *shape)
+        normal = require_shape("normal", state["normal"], shape[0], shape[0])
+        self._sums = FeatureSums(normal, require_shape("moment", state["moment"], *shape))
 
 
 class RecentKernelRidge(OfflineLearner):
@@ -315,14 +325,17 @@ class RecentKernelRidge(OfflineLearner):
     """
 
     def __init__(self, aim: Aim, gamma: float) -> None:
-        self.aim, self.gamma = aim, gamma
-        self._K, self._Y = torch.empty(0, 0, device="cpu"), torch.empty(0, 0, device="cpu")
+        self.aim = aim
+        self.gamma = gamma
+        self._K = torch.empty(0, 0, device="cpu")
+        self._Y = torch.empty(0, 0, device="cpu")
 
     def predictions(
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
-        """See `OfflineLearner`."""
-        past, bounds = rows.shape[1] - len(Y), block_bounds(len(Y), block_size)
+        """(m, c) the prediction for each new block, once it is learned."""
+        past = rows.shape[1] - len(Y)
+        bounds = block_bounds(len(Y), block_size)
         return torch.cat([self._predict_after(rows[a:b, : past + b], Y[a:b]) for a, b in bounds])
 
     def _predict_after(self, K_rows: Tensor, Y: Tensor) -> Tensor:
@@ -336,13 +349,16 @@ class RecentKernelRidge(OfflineLearner):
             Y,
             "use a smaller window or discount, or features=..., which keeps sums",
         )
-        K, targets = Y.new_empty(count, count), Y.new_empty(count, Y.shape[1])
+        K = Y.new_empty(count, count)
+        targets = Y.new_empty(count, Y.shape[1])
         if kept:
-            K[:kept, :kept], targets[:kept] = self._K[-kept:, -kept:], self._Y[-kept:]
+            K[:kept, :kept] = self._K[-kept:, -kept:]
+            targets[:kept] = self._Y[-kept:]
         K[kept:] = K_rows[-new:, -count:]
         K[:kept, kept:] = K[kept:, :kept].mT
         targets[kept:] = Y[-new:]
-        self._K, self._Y = K, targets
+        self._K = K
+        self._Y = targets
         noise = self.gamma / self.aim.weights(targets)[:, 0]
         return K_rows[:, -count:] @ self._solve(K, noise, targets)
 
@@ -360,11 +376,11 @@ class RecentKernelRidge(OfflineLearner):
         return scale[:, None] * torch.cholesky_solve(scale[:, None] * targets, factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `OfflineLearner`."""
+        """Returns the state as named tensors and numbers."""
         return {"warned": self._warned, "kernel": self._K, "targets": self._Y}
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
-        """See `OfflineLearner`."""
+        """Restores a saved state after `learned` samples."""
         self._warned = bool(state["warned"])
         self._Y = require_shape("targets", state["targets"], None, shape[1])
         count = len(self._Y)
@@ -376,50 +392,74 @@ class RecentKernelRidge(OfflineLearner):
 
 
 class RecentFeatureRidge(OfflineLearner):
-    r"""Ridge regression on the samples that count, from their features.
-
-    A discount is a factor on the sums $\Phi^\top \Phi$ and $\Phi^\top Y$: m^2 numbers for m
-    features. A window stores the features of its N samples, N m numbers, and sums them again.
-    """
+    """Ridge regression on the samples that count, from their features."""
 
     def __init__(self, aim: Aim, gamma: float) -> None:
-        self.aim, self.gamma = aim, gamma
-        self._parts: tuple[Tensor, Tensor] | None = None  # sums, or features and targets
+        self.aim = aim
+        self.gamma = gamma
 
     def predictions(
         self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
-        """See `OfflineLearner`."""
-        Phi, bounds = rows.features, block_bounds(len(Y), block_size)
-        return torch.cat([self._predict_after(Phi[a:b], Y[a:b]) for a, b in bounds])
-
-    def _predict_after(self, Phi: Tensor, Y: Tensor) -> Tensor:
-        if self.aim.window is not None:
-            features, targets = Phi, Y
-            if self._parts is not None:
-                features = torch.cat([self._parts[0], features])
-                targets = torch.cat([self._parts[1], targets])
-            features, targets = features[-self.aim.window :], targets[-self.aim.window :]
-            self._parts = features, targets
-            normal, moment = features.mT @ features, features.mT @ targets
-        else:
-            weighted = self.aim.weights(Y) * Phi
-            normal, moment = weighted.mT @ Phi, weighted.mT @ Y
-            if self._parts is not None:
-                aged = self.aim.discount ** len(Y)
-                normal, moment = normal + aged * self._parts[0], moment + aged * self._parts[1]
-            self._parts = normal, moment
-        ridge = torch.eye(len(normal), dtype=normal.dtype, device=normal.device) * self.gamma
-        return Phi @ torch.cholesky_solve(moment, normal_factor(normal + ridge, self.gamma))
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `OfflineLearner`."""
-        return (
-            {} if self._parts is None else dict(zip(("first", "second"), self._parts, strict=True))
+        """(m, c) the prediction for each new block, once it is learned."""
+        blocks = [slice(*bounds) for bounds in block_bounds(len(Y), block_size)]
+        Phi = rows.features
+        return torch.cat(
+            [Phi[b] @ self._sums_with(Phi[b], Y[b]).weights(self.gamma) for b in blocks]
         )
 
+    @abstractmethod
+    def _sums_with(self, features: Tensor, Y: Tensor) -> FeatureSums:
+        """Learns new samples; returns the sums over all that count now."""
+
+
+class WindowedFeatureRidge(RecentFeatureRidge):
+    """The same, which stores the features of the N newest samples, and sums them again."""
+
+    _newest: tuple[Tensor, Tensor] | None = None  # features and targets
+
+    def _sums_with(self, features: Tensor, Y: Tensor) -> FeatureSums:
+        count = self.aim.horizon
+        if self._newest is not None:
+            features = torch.cat([self._newest[0], features])
+            Y = torch.cat([self._newest[1], Y])
+        self._newest = features[-count:], Y[-count:]
+        return FeatureSums.of(*self._newest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state as named tensors and numbers."""
+        if self._newest is None:
+            return {}
+        return {"first": self._newest[0], "second": self._newest[1]}
+
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
-        """See `OfflineLearner`."""
-        rows = shape[0] if self.aim.window is None else min(self.aim.window, learned)
-        first = require_shape("first", state["first"], rows, shape[0])
-        self._parts = first, require_shape("second", state["second"], rows, shape[1])
+        """Restores a saved state after `learned` samples."""
+        count = min(self.aim.horizon, learned)
+        features = require_shape("first", state["first"], count, shape[0])
+        self._newest = features, require_shape("second", state["second"], count, shape[1])
+
+
+class DiscountedFeatureRidge(RecentFeatureRidge):
+    r"""The same, with a factor on the sums $\Phi^\top \Phi$ and $\Phi^\top Y$."""
+
+    _sums: FeatureSums | None = None
+
+    def _sums_with(self, features: Tensor, Y: Tensor) -> FeatureSums:
+        sums = FeatureSums.of(features, Y, self.aim.weights(Y))
+        if self._sums is not None:
+            aged = self.aim.discount ** len(Y)
+            sums.normal.add_(self._sums.normal, alpha=aged)
+            sums.moment.add_(self._sums.moment, alpha=aged)
+        self._sums = sums
+        return sums
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state as named tensors and numbers."""
+        if self._sums is None:
+            return {}
+        return {"first": self._sums.normal, "second": self._sums.moment}
+
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """Restores a saved state after `learned` samples."""
+        normal = require_shape("first", state["first"], shape[0], shape[0])
+        self._sums = FeatureSums(normal, require_shape("second", state["second"], *shape))
