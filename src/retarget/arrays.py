@@ -187,36 +187,6 @@ def as_targets(name: str, value: Any, first_row: int = 0) -> Tensor:
     return Y if Y.ndim == 2 else Y[:, None]
 
 
-def as_count(name: str, value: Any) -> int:
-    """A whole number, 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InvalidTypeError(f"{name} is {value!r}; expected a whole number")
-    if value < 1:
-        raise InvalidInputError(f"{name} is {value}; expected 1 or more")
-    return int(value)
-
-
-def as_positive(name: str, value: Any) -> float:
-    """A positive, finite number."""
-    return _as_number(name, value, zero_allowed=False)
-
-
-def as_non_negative(name: str, value: Any) -> float:
-    """A finite number, zero or above."""
-    return _as_number(name, value, zero_allowed=True)
-
-
-def _as_number(name: str, value: Any, zero_allowed: bool) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"{name} is {value!r}; expected a number") from error
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero_allowed):
-        expected = "a finite number, 0 or more" if zero_allowed else "a positive, finite number"
-        raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
-    return number
-
-
 def as_gram(K: Any) -> Tensor:
     """The caller's Gram matrix K (n, n); `require_symmetric` checks its numbers."""
     gram = as_tensor("K", K)

@@ -13,10 +13,11 @@ from dask.base import persist
 from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from retarget.arrays import as_count, as_tensor, require_float
+from retarget.arrays import as_tensor, require_float
 from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
+from retarget.scalars import as_count
 from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.rows import RidgeState

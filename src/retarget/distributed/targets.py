@@ -16,7 +16,7 @@ import torch
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
-from retarget.arrays import as_non_negative, as_tensor
+from retarget.arrays import as_tensor
 from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import (
     ColumnWork,
@@ -40,6 +40,7 @@ from retarget.engine.stability import (
 )
 from retarget.engine.stream import FirstBlock, SampleStream, Window
 from retarget.learners import SGD
+from retarget.scalars import as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching

@@ -211,7 +211,7 @@ class Shift(Online):
         return fork
 
 
-class Offline(Protocol):
+class OfflineFollower(Protocol):
     """An offline learner that follows a stream."""
 
     def learn(self, window: Window) -> Tensor:
@@ -235,7 +235,7 @@ class Iterative(Follower):
     def __init__(
         self,
         learner: OnlineLearner,
-        offline: Offline | None,
+        offline: OfflineFollower | None,
         ridge: float,
         watch: GrowthWatch | None = None,
         loss: Loss = "squared",

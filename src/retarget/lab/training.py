@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.lab.checkpoint import Checkpoint
 from retarget.lab.history import History
@@ -18,6 +17,7 @@ from retarget.lab.steps import NEVER, Ensemble, MemberSamples, Optimizer, PassPl
 from retarget.lab.streams import TaskStream
 from retarget.learners import SGD
 from retarget.progress import PatientBar
+from retarget.scalars import as_count
 from retarget.streaming.ridge.views import View, Views
 from retarget.theory.losses import row_losses
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count, as_positive, give_back, require_no_overflow
+from retarget.arrays import give_back, require_no_overflow
 from retarget.engine.lesson import Lesson, Past
 from retarget.engine.response import step_response
 from retarget.errors import InvalidInputError
@@ -33,6 +33,7 @@ from retarget.networks.base import Corrector
 from retarget.networks.linearization import LinearizationWatch, outputs, tangent_kernel
 from retarget.networks.reservoir import Reservoir
 from retarget.samples import Samples, count, join, leaves, library_of, mapped, named_leaves, take
+from retarget.scalars import as_count, as_positive
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of
 from retarget.streaming.ridge.tangent import TangentLearner

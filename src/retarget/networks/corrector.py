@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from retarget.arrays import as_count, as_targets, require_finite, require_no_overflow
+from retarget.arrays import as_targets, require_finite, require_no_overflow
 from retarget.engine.followers import Parts
 from retarget.engine.stream import FirstBlock
 from retarget.errors import InvalidInputError, LargeTargetsWarning
@@ -25,6 +25,7 @@ from retarget.networks.base import Corrector, without_rows
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel
 from retarget.networks.trials import Rehearsal, Trial, checked_trials
 from retarget.samples import Samples, copied, count, join, leaves, mapped, named_leaves, take
+from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.text import as_seed

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_non_negative, as_tensor, require_no_overflow
+from retarget.arrays import as_tensor, require_no_overflow
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Online, follow
 from retarget.engine.response import remaining_start
@@ -34,6 +34,7 @@ from retarget.samples import (
     take,
     with_type_of,
 )
+from retarget.scalars import as_non_negative
 from retarget.state_files import require_shape
 from retarget.theory.losses import Loss
 

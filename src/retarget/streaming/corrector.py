@@ -5,11 +5,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import as_count, shallow
+from retarget.arrays import shallow
 from retarget.engine.followers import Parts
 from retarget.engine.stream import FirstBlock, SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable

@@ -6,13 +6,14 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, as_non_negative, panels
+from retarget.arrays import GrowingRows, panels
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Shift, follow
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, as_count, as_non_negative, as_targets, as_tensor, require_memory
+from retarget.arrays import ArrayT, as_targets, as_tensor, require_memory
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Exact, follow
 from retarget.engine.lesson import diagonal_blocks
@@ -31,6 +31,7 @@ from retarget.engine.stability import GrowthWatch, warn_of_large_targets
 from retarget.engine.stream import SampleStream, equal_blocks
 from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.epochs import online_pass, repeated_targets

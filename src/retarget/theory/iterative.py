@@ -27,7 +27,7 @@ from typing import Any, Self, get_args
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, as_count, as_non_negative, as_targets
+from retarget.arrays import ArrayT, as_targets
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Iterative, Parts, Steps, follow
 from retarget.engine.primal import PrimalLearner
@@ -36,6 +36,7 @@ from retarget.engine.stability import FeatureGrowthWatch, GrowthWatch, no_past
 from retarget.engine.stream import FirstBlock, SampleStream, Window
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import warn_if_meaningless

@@ -13,15 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import (
-    ArrayT,
-    as_count,
-    as_non_negative,
-    as_targets,
-    as_tensor,
-    require_finite,
-    require_float,
-)
+from retarget.arrays import ArrayT, as_targets, as_tensor, require_finite, require_float
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Online, follow
 from retarget.engine.response import require_lasting_start
@@ -29,6 +21,7 @@ from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.theory.cholesky import factorize
 from retarget.theory.epochs import online_pass
