@@ -20,11 +20,11 @@ from torch import Tensor
 from retarget.arrays import require_no_overflow, shallow
 from retarget.engine.dual import DualLearner, Shares
 from retarget.engine.lesson import Lesson
+from retarget.engine.losses import Loss
 from retarget.engine.primal import PrimalLearner
 from retarget.engine.settling import Settling
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import FirstBlock, Window
-from retarget.theory.losses import Loss
 
 Parts = Literal["both", "online", "offline"]
 OnlineLearner = DualLearner | PrimalLearner

@@ -28,8 +28,19 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import ArrayT, as_targets
+from retarget.engine.cholesky import warn_if_meaningless
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Iterative, Parts, Steps, follow
+from retarget.engine.losses import Loss, check_loss, check_targets
+from retarget.engine.offline.all import KernelRidge, RecursiveRidge
+from retarget.engine.offline.learner import OfflineLearner
+from retarget.engine.offline.recent import (
+    ALL,
+    Aim,
+    DiscountedFeatureRidge,
+    RecentKernelRidge,
+    WindowedFeatureRidge,
+)
 from retarget.engine.primal import PrimalLearner
 from retarget.engine.response import require_lasting_start
 from retarget.engine.stability import FeatureGrowthWatch, GrowthWatch, no_past
@@ -39,18 +50,6 @@ from retarget.learners import SGD, require_learner
 from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.losses import Loss, check_loss, check_targets
-from retarget.theory.offline.aims import (
-    ALL,
-    Aim,
-    DiscountedFeatureRidge,
-    KernelRidge,
-    OfflineLearner,
-    RecentKernelRidge,
-    RecursiveRidge,
-    WindowedFeatureRidge,
-)
 from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.problem import as_problem
 
