@@ -37,7 +37,7 @@ import retarget as rt
 from retarget import distributed as rd
 from retarget.diagnosis.measure.approximation import choose_features
 from retarget.diagnosis.measure.passes import IterativeCorrection, learn_corrected, offline_aims
-from retarget.theory.stream_kernel import FeatureKernel
+from retarget.engine.stream_kernel import FeatureKernel
 
 KERNEL, LEARNER = rt.RBF(width=8.0), rt.SGD(lr=0.1, batch_size=16, reduction="sum")
 GAMMA, BLOCK, RIDGE, FEATURES = 1.0, 16, 0.1, 512

@@ -8,9 +8,8 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -188,102 +187,6 @@ def as_targets(name: str, value: Any, first_row: int = 0) -> Tensor:
     return Y if Y.ndim == 2 else Y[:, None]
 
 
-def as_count(name: str, value: Any) -> int:
-    """A whole number, 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InvalidTypeError(f"{name} is {value!r}; expected a whole number")
-    if value < 1:
-        raise InvalidInputError(f"{name} is {value}; expected 1 or more")
-    return int(value)
-
-
-def as_positive(name: str, value: Any) -> float:
-    """A positive, finite number."""
-    return _as_number(name, value, zero_allowed=False)
-
-
-def as_non_negative(name: str, value: Any) -> float:
-    """A finite number, zero or above."""
-    return _as_number(name, value, zero_allowed=True)
-
-
-def _as_number(name: str, value: Any, zero_allowed: bool) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"{name} is {value!r}; expected a number") from error
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero_allowed):
-        expected = "a finite number, 0 or more" if zero_allowed else "a positive, finite number"
-        raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
-    return number
-
-
-@dataclass(frozen=True)
-class Problem(Generic[ArrayT]):
-    """A checked kernel matrix and targets, ready to compute on.
-
-    Attributes:
-        K: (n, n) Gram matrix in stream order. The caller's own memory: never written to.
-        Y: (n, c) targets.
-        start: (n, c) values of the starting function on the stream, or None for zero.
-    """
-
-    K: Tensor
-    Y: Tensor
-    start: Tensor | None
-    _like: Any
-    _dtype: torch.dtype
-    _flat: bool
-
-    @property
-    def residual(self) -> Tensor:
-        """(n, c) the targets minus the starting function."""
-        return self.Y if self.start is None else self.Y - self.start
-
-    def give(self, result: Tensor) -> ArrayT:
-        """Returns a result (n, c) in the caller's library and dtype, with the shape of Y."""
-        flat = result[:, 0] if self._flat else result
-        return cast(ArrayT, give_back(flat, self._like, self._dtype))
-
-
-def as_problem(
-    K: ArrayT, Y: Any, initial: Any = None, *, factored: bool = False
-) -> Problem[ArrayT]:
-    """Checks the inputs of the functional core: K (n, n), Y and optionally initial (n,) or (n, c).
-
-    With `factored`, raises a `StreamTooLargeError` if the Cholesky factor of K cannot fit into
-    memory, before reading the n^2 numbers of K.
-    """
-    gram = as_gram(K)
-    if len(gram) == 0:
-        raise InvalidInputError("K is empty; expected at least one sample")
-    Y_given, start, dtype = as_stream_targets(Y, initial, len(gram), gram.dtype)
-    for name, values in (("Y", Y_given), ("initial", start)):
-        if values is not None and values.device != gram.device:
-            raise InvalidInputError(
-                f"{name} is on {values.device}, but K is on {gram.device}; move both to one device"
-            )
-    if factored:
-        require_memory(
-            f"the exact method on {len(gram)} samples",
-            len(gram) ** 2 / 2,
-            gram,
-            "use a shorter stream, float32 or TargetCorrector, which never needs all of K at once",
-        )
-    require_symmetric("K", gram)
-    # LAPACK has no half precision: such inputs are computed in float32, and results are converted
-    # back to their dtype
-    wide = torch.promote_types(dtype, torch.float32)
-    return Problem(
-        K=gram.to(wide),
-        Y=Y_given.to(wide),
-        start=None if start is None else start.to(wide),
-        _like=K,
-        _dtype=dtype,
-        _flat=np.ndim(Y) == 1,
-    )
-
-
 def as_gram(K: Any) -> Tensor:
     """The caller's Gram matrix K (n, n); `require_symmetric` checks its numbers."""
     gram = as_tensor("K", K)
@@ -293,32 +196,6 @@ def as_gram(K: Any) -> Tensor:
             f"K has shape {tuple(gram.shape)}; expected (n, n), the Gram matrix of the stream"
         )
     return gram
-
-
-def as_stream_targets(
-    Y: Any, initial: Any, n: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None, torch.dtype]:
-    """Returns Y and the starting function's values as (n, c) matrices, and the dtype for results.
-
-    `n` and `dtype` are the size and type of the kernel matrix.
-    """
-    targets = as_targets("Y", Y)
-    start = None if initial is None else as_targets("initial", initial)
-    for name, values in (("Y", targets), ("initial", start)):
-        if values is None:
-            continue
-        if len(values) != n:
-            raise InvalidInputError(
-                f"{name} has {len(values)} rows, but K is {n} x {n}; expected one row per sample, "
-                "in the same order"
-            )
-        dtype = torch.promote_types(dtype, values.dtype)
-    if start is not None and start.shape != targets.shape:
-        raise InvalidInputError(
-            f"initial has shape {np.shape(initial)}, but Y has shape {np.shape(Y)}; expected the "
-            "same shape: the starting function's value for each target"
-        )
-    return targets, start, dtype
 
 
 def require_symmetric(name: str, K: Tensor) -> None:
@@ -347,7 +224,8 @@ def _asymmetry(K: Tensor) -> Iterator[tuple[int, int, Tensor]]:
     tile = panel_rows(K.device)  # on a CPU, both tiles fit into the cache
     for i in range(0, len(K), tile):
         for j in range(0, i + 1, tile):
-            rows, columns = slice(i, i + tile), slice(j, j + tile)
+            rows = slice(i, i + tile)
+            columns = slice(j, j + tile)
             yield i, j, K[rows, columns] - K[columns, rows].T
 
 
@@ -379,7 +257,8 @@ def free_memory(device: torch.device) -> int | None:
 
 def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> None:
     """Rejects work whose largest arrays cannot fit, before allocating any of them."""
-    needed, free = numbers * like.element_size(), free_memory(like.device)
+    needed = numbers * like.element_size()
+    free = free_memory(like.device)
     if free is not None and needed > free:
         raise StreamTooLargeError(
             f"{what} needs about {needed / 1e9:.1f} GB on {like.device}, but only "
@@ -438,7 +317,9 @@ class GrowingRows:
 
     def append(self, rows: Tensor) -> None:
         """Appends a copy of `rows`."""
-        size, dtype, buffer = self._size + rows.shape[0], rows.dtype, self._buffer
+        size = self._size + rows.shape[0]
+        dtype = rows.dtype
+        buffer = self._buffer
         if buffer is not None and buffer.dtype != dtype:
             dtype = _lossless_dtype(self.rows, rows)
         fits = buffer is not None and size <= buffer.shape[0] and dtype == buffer.dtype
@@ -447,7 +328,8 @@ class GrowingRows:
             buffer = rows.new_empty((capacity, *rows.shape[1:]), dtype=dtype)
             if self._buffer is not None:
                 buffer[: self._size] = self._buffer[: self._size]
-            self._buffer, self._free = buffer, []
+            self._buffer = buffer
+            self._free = []
         buffer[self._size : size] = rows
         self._size = size
         self._free.append(size)

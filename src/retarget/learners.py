@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.scalars import as_count, as_number
 
 if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
     import torch
@@ -53,17 +54,13 @@ class SGD:
     def __post_init__(self) -> None:
         # the class is frozen: this is how checked values are set
         object.__setattr__(self, "lr", _positive_rates(self.lr))
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int | np.integer):
-            raise InvalidTypeError(
-                f"batch_size is {self.batch_size!r}; expected a whole number of samples"
-            )
-        if not 1 <= self.batch_size <= MOST_SAMPLES:
+        object.__setattr__(self, "batch_size", as_count("batch_size", self.batch_size))
+        if self.batch_size > MOST_SAMPLES:
             raise InvalidInputError(
                 f"batch_size is {self.batch_size}; expected 1 or more, and at most {MOST_SAMPLES}"
             )
-        object.__setattr__(self, "batch_size", int(self.batch_size))
-        object.__setattr__(self, "momentum", _number("momentum", self.momentum))
-        object.__setattr__(self, "weight_decay", _number("weight_decay", self.weight_decay))
+        object.__setattr__(self, "momentum", as_number("momentum", self.momentum))
+        object.__setattr__(self, "weight_decay", as_number("weight_decay", self.weight_decay))
         if not 0 <= self.momentum < 1:
             raise InvalidInputError(f"momentum is {self.momentum}; expected 0 <= momentum < 1")
         if not 0 <= self.weight_decay < math.inf:
@@ -274,21 +271,12 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
     return learner, not plain or len(set(rates.values())) > 1
 
 
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool):
-        raise InvalidTypeError(f"{name} is {value!r}; expected a number")
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"{name} is {value!r}; expected a number") from error
-
-
 def _positive_rates(lr: Any) -> float | tuple[float, ...]:
     try:
         schedule = np.ndim(lr) > 0
     except ValueError as error:  # lists of different lengths
         raise InvalidTypeError(f"lr is {lr!r}; expected a number, or one per step") from error
-    rates = tuple(_number("lr", rate) for rate in (lr if schedule else (lr,)))
+    rates = tuple(as_number("lr", rate) for rate in (lr if schedule else (lr,)))
     if not rates:
         raise InvalidInputError("the lr schedule is empty; give one rate per step")
     for step, rate in enumerate(rates):

@@ -4,10 +4,10 @@ import difflib
 import math
 import re
 from collections.abc import Collection, Iterable
-from numbers import Integral
 from typing import Any
 
 from retarget.errors import InvalidInputError
+from retarget.scalars import is_whole
 
 LONGEST_SHOWN = 40
 MOST_SHOWN = 8
@@ -97,11 +97,7 @@ def as_seed(option: str, seed: Any) -> int:
         >>> as_seed("--seed", 7)
         7
     """
-    if (
-        isinstance(seed, bool)
-        or not isinstance(seed, Integral)
-        or not 0 <= int(seed) < LARGEST_SEED
-    ):
+    if not is_whole(seed) or not 0 <= seed < LARGEST_SEED:
         raise InvalidInputError(
             f"{option} is {seed!r:.80}; expected a whole number from 0 to {LARGEST_SEED - 1}, so "
             "that the same numbers can be drawn again"

@@ -10,9 +10,9 @@ import retarget as rt
 from retarget.diagnosis.measure import approximation
 from retarget.diagnosis.measure.approximation import Opened, choose_features
 from retarget.diagnosis.measure.holdout import Split, split
+from retarget.engine.stream_kernel import DenseKernel, FeatureKernel
 from retarget.errors import StreamTooLargeError
 from retarget.kernels.feature_maps import feature_map, nystroem_map
-from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, drifting
 from support.problems import assert_same

@@ -21,7 +21,7 @@ from retarget.diagnosis.measure.choose_correction import choose_correction
 from retarget.diagnosis.measure.passes import offline_aims
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.result import ChosenValue, KernelUsed
-from retarget.theory.stability import largest_stable_lr
+from retarget.engine.stability import largest_stable_lr
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import both_kernels, by_hand, drifting
 from support.problems import make_stream

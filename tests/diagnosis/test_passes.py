@@ -8,16 +8,15 @@ from numpy.linalg import solve
 
 import retarget as rt
 from retarget.diagnosis.measure.passes import (
-    ExactCorrection,
     IterativeCorrection,
     Job,
     OnlineRun,
-    follow,
     learn_corrected,
     learn_online,
     offline_aims,
     offline_errors,
 )
+from retarget.engine.followers import Exact, follow
 from retarget.theory.correction import errors_reaching
 from support.diagnosis_streams import both_kernels
 from support.oracles import simulation
@@ -85,7 +84,7 @@ def test_corrections_are_those_of_the_theory(problem, gamma, ridge, times, panel
                 values = kernel.values(end).numpy()
                 assert np.abs(values - K @ reached).max() <= 1e-8 * max(1, scale)
             errors = errors_reaching(kernel.offline(gamma).dual, learner)
-            exact = ExactCorrection(kernel, learner, errors)
+            exact = Exact(kernel.learner(learner), errors)
             run = learn_corrected(kernel, learner, exact, learner.batch_size)
             assert np.abs(exact.targets.numpy() - corrected).max() <= 1e-8 * max(1, scale)
             values = kernel.values(run.coefficients).numpy()
@@ -112,7 +111,7 @@ def test_progressive_errors_are_those_of_refits_and_of_the_optimizer(problem, ga
         for kernel in both_kernels(stream):
             assert_same(offline_errors(kernel, gamma, b), offline, 1e-8)
             made = OnlineRun(kernel, learner, 1.7 * kernel.Y, before_blocks=True)
-            follow(kernel, [made], block)
+            follow(kernel.windows(block), [made])
             assert_same(made.before_blocks, before)
 
 
@@ -143,7 +142,7 @@ def test_a_block_without_an_inverse_is_a_reason_and_not_an_end():
 
         kernel.panel = indefinite
         lost, kept = (IterativeCorrection(kernel, rt.SGD(lr=0.2), aims, r) for r in (0.0, 50.0))
-        follow(kernel, [lost, kept], 9)
+        follow(kernel.windows(9), [lost, kept])
         assert "not positive definite" in lost.failure
         assert lost.targets.isnan().all()
         assert lost.coefficients is None
@@ -151,10 +150,10 @@ def test_a_block_without_an_inverse_is_a_reason_and_not_an_end():
         # and one that overflows
         kernel.panel = whole
         lost = IterativeCorrection(kernel, rt.SGD(lr=0.2), aims * 1e300, 0.1)
-        follow(kernel, [lost], 9)
+        follow(kernel.windows(9), [lost])
         assert "overflow" in lost.failure
     stream.features[2] = 0.0  # a row of nothing needs no ridge
     kernel = both_kernels(stream)[0]
     settled = IterativeCorrection(kernel, rt.SGD(lr=0.3), offline_aims(kernel, 0.1, 3), 0.0)
-    follow(kernel, [settled], 3)
+    follow(kernel.windows(3), [settled])
     assert settled.coefficients.isfinite().all()

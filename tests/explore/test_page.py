@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import retarget as rt
+from retarget.engine.stability import largest_stable_lr
 from retarget.explore import PAGE
 from retarget.lab.data.toy import WIDTH, toy_curve
-from retarget.theory.stability import largest_stable_lr
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")

@@ -6,9 +6,9 @@ import torch
 
 from retarget.diagnosis.result import ChosenValue
 from retarget.diagnosis.stream import Stream
+from retarget.engine.stream_kernel import DenseKernel, FeatureKernel
 from retarget.kernels import Linear
 from retarget.kernels.feature_maps import feature_map
-from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 
 
 def as_stream(X, Y, kind="regression", groups=None, scales=None):

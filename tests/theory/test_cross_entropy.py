@@ -11,6 +11,9 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
 import retarget as rt
+from retarget.engine.dual import DualLearner
+from retarget.engine.probes import random_signs
+from retarget.engine.stability import GrowthWatch
 from retarget.errors import (
     DivergenceWarning,
     InvalidInputError,
@@ -19,10 +22,7 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
-from retarget.theory.dual import DualLearner
 from retarget.theory.offline import logistic
-from retarget.theory.probes import random_signs
-from retarget.theory.stability import GrowthWatch
 from support.problems import (
     assert_same,
     class_streams,
@@ -171,11 +171,11 @@ def test_the_probe_is_the_learners_derivative(outputs):
     stream = make_class_stream(25, outputs, seed=12, scale=3.0)
     K, Y = torch.from_numpy(stream.K), torch.from_numpy(stream.Y)
     learner = rt.SGD(lr=0.6, batch_size=2, momentum=0.5, reduction="sum")
-    window = DualLearner(learner).window(K)
+    lesson = DualLearner(learner).lesson(K)
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], loss=CE)
-    watch.follow(window, Y, window.errors(Y, CE))
+    watch.follow(lesson, Y, lesson.errors(Y, CE))
     signs = random_signs(0, Y) * torch.tensor([1.0, -1.0, 1.0])[:outputs]
-    up, down = (window.errors(Y + nudge * signs, CE) for nudge in (1e-5, -1e-5))
+    up, down = (lesson.errors(Y + nudge * signs, CE) for nudge in (1e-5, -1e-5))
     assert watch.growth == pytest.approx(float((up - down).abs().max()) / 2e-5, rel=1e-6)
 
 

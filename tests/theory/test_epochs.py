@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.engine.stability import largest_stable_lr
 from retarget.errors import (
     DivergedError,
     DivergenceWarning,
@@ -14,7 +15,6 @@ from retarget.errors import (
     UnreachableTargetsError,
 )
 from retarget.theory import epochs as module
-from retarget.theory.stability import largest_stable_lr
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget import arrays
+from retarget.engine.settling import invert_blocks
 from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
     StreamTooLargeError,
 )
-from retarget.theory.settling import invert_blocks
 from support.oracles import lab as lab_oracle
 from support.oracles import literal
 from support.oracles.simulation import train

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
-from retarget.theory.response import remaining_start, step_response
+from retarget.engine.response import remaining_start, step_response
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (

@@ -6,15 +6,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from retarget.arrays import as_positive
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.diagnosis.dialect import named, option
+from retarget.engine.offline.recent import Aim, as_aim
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.lookup import kernel_names, takes_width
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_positive, is_whole
 from retarget.text import amount_of_memory, as_seed
 from retarget.theory.iterative import check_correction
-from retarget.theory.offline.aims import Aim, as_aim
 from retarget.theory.offline.logistic import LARGEST_GAMMA
 
 Auto = Literal["auto"]
@@ -147,7 +147,7 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _require_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+    if not is_whole(value) or value < 2:
         raise InvalidInputError(
             f"{name} is {value!r}; expected a whole number, 2 or more, 'auto', or None for the "
             "exact kernel"

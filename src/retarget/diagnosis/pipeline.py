@@ -55,6 +55,7 @@ from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
 from retarget.diagnosis.tables.roles import Impute, Roles, order_rows, order_test_rows
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -68,7 +69,6 @@ from retarget.learners import SGD
 from retarget.progress import PatientBar
 from retarget.settings import in_plain_torch
 from retarget.text import listed
-from retarget.theory.stream_kernel import StreamKernel
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
 

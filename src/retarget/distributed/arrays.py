@@ -13,10 +13,11 @@ from dask.base import persist
 from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from retarget.arrays import as_count, as_tensor, require_float
+from retarget.arrays import as_tensor, require_float
 from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
+from retarget.scalars import as_count
 from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.rows import RidgeState
@@ -50,7 +51,8 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
         array([[1.    , 0.3679],
                [0.3679, 1.    ]])
     """
-    tile_size, known = as_count("tile_size", tile_size), as_kernel(kernel)
+    tile_size = as_count("tile_size", tile_size)
+    known = as_kernel(kernel)
     samples = X if isinstance(X, da.Array) else np.asarray(X)
     if samples.ndim == 0 or not samples.shape[0] > 0:  # an unknown size is nan: False
         raise InvalidInputError(
@@ -58,18 +60,20 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
         )
     # X and the kernel are sent to the workers here, once, and not with every column of tiles.
     chunks = (tile_size, *(-1,) * (samples.ndim - 1))
-    samples, held = _sent(da.asarray(samples, chunks=chunks).rechunk(chunks), _named(known))
+    samples, sent_kernel = _sent(da.asarray(samples, chunks=chunks).rechunk(chunks), _named(known))
     dtype = known(computed(samples[:1])[0]).dtype
 
-    name, zeros = f"gram-{uuid.uuid4().hex}", (0,) * (samples.ndim - 1)
+    name = f"gram-{uuid.uuid4().hex}"
+    zeros = (0,) * (samples.ndim - 1)
     tiles: dict[Any, tuple[Any, ...]] = {}
     for i in range(samples.numblocks[0]):
         for j in range(i):
-            rows, columns = (samples.name, i, *zeros), (samples.name, j, *zeros)
-            tiles[name, i, j] = (_tile, held.key, rows, columns)
+            rows = (samples.name, i, *zeros)
+            columns = (samples.name, j, *zeros)
+            tiles[name, i, j] = (_tile, sent_kernel.key, rows, columns)
             tiles[name, j, i] = (np.transpose, (name, i, j))
-        tiles[name, i, i] = (_tile, held.key, (samples.name, i, *zeros))
-    graph = HighLevelGraph.from_collections(name, tiles, dependencies=[samples, held])
+        tiles[name, i, i] = (_tile, sent_kernel.key, (samples.name, i, *zeros))
+    graph = HighLevelGraph.from_collections(name, tiles, dependencies=[samples, sent_kernel])
     return da.Array(graph, name, (samples.chunks[0], samples.chunks[0]), dtype)
 
 
@@ -140,7 +144,8 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
     (total,) = computed(_added_up(sums))
     if total.moments is None:
         return learner
-    flat, inputs = targets.ndim == 1, math.prod(samples.shape[1:])
+    flat = targets.ndim == 1
+    inputs = math.prod(samples.shape[1:])
     total = total._replace(flat=flat, dtype=dtype, inputs=inputs)
     return learner.merge(learner.with_learned(total))
 

@@ -158,12 +158,15 @@ class _DyingWorkers:
 
     def __init__(self) -> None:
         self._there: set[str] = set()
-        self._most, self._gone, self._last_there = 1, 0, time.monotonic()
+        self._most = 1
+        self._gone = 0
+        self._last_there = time.monotonic()
 
     def look(self, workers: set[str]) -> None:
         """Records the present workers; raises if too many died, or there were none for too long."""
         self._gone += len(self._there - workers)
-        self._there, self._most = workers, max(self._most, len(workers))
+        self._there = workers
+        self._most = max(self._most, len(workers))
         if workers:
             self._last_there = time.monotonic()
         failures = int(dask.config.get("distributed.scheduler.allowed-failures")) + 1
@@ -253,7 +256,8 @@ def _require_same_versions(client: Any, address: str) -> None:
         for worker, found in workers.items()
     }
     if set(there.values()) == {here}:
-        here, there = installed(), client.run(installed)
+        here = installed()
+        there = client.run(installed)
     for worker, found in there.items():
         if found != here:
             raise ClusterError(

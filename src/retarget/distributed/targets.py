@@ -16,7 +16,7 @@ import torch
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
-from retarget.arrays import as_non_negative, as_tensor, panels
+from retarget.arrays import as_tensor
 from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import (
     ColumnWork,
@@ -28,29 +28,24 @@ from retarget.distributed.tiles import (
     on_tensors,
     transpose_times,
 )
-from retarget.learners import SGD
-from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.correction import errors_reaching
-from retarget.theory.dual import DualLearner, Past, Shares, Window
-from retarget.theory.iterative import (
-    FirstBlock,
-    Parts,
-    check_correction,
-    equal_blocks,
-    settled,
-)
-from retarget.theory.offline.aims import newest_coefficients
-from retarget.theory.response import remaining_start, require_lasting_start, step_response
-from retarget.theory.settling import Settling
-from retarget.theory.stability import (
+from retarget.engine.cholesky import warn_if_meaningless
+from retarget.engine.dual import DualLearner, Shares
+from retarget.engine.followers import Exact, Follower, Iterative, Online, Parts
+from retarget.engine.lesson import Lesson, Past, products
+from retarget.engine.offline.all import newest_coefficients
+from retarget.engine.response import remaining_start, require_lasting_start, step_response
+from retarget.engine.stability import (
     FAR_BEYOND,
     blown_up,
     require_converging,
     warn_of_divergence,
 )
-
-CPU = torch.device("cpu")
+from retarget.engine.stream import FirstBlock, SampleStream, Window
+from retarget.learners import SGD
+from retarget.scalars import as_non_negative
+from retarget.settings import in_plain_torch
+from retarget.theory.correction import errors_reaching
+from retarget.theory.iterative import check_correction
 
 
 @in_plain_torch
@@ -129,10 +124,10 @@ def corrected_targets(
     coefficients = torch.from_numpy(_ridge_solution(problem, gamma))
     errors = errors_reaching(coefficients, learner).numpy()
 
-    def lesson(j: int, tile: Delayed, start: Start) -> Delayed:
+    def taught(j: int, tile: Delayed, start: Start) -> Delayed:
         return delayed(learn_chunk)(tile, start, errors[problem.chunks[j]], "errors")
 
-    learning = TiledLearning(problem, learner, lesson)
+    learning = TiledLearning(problem, learner, taught)
     go_through_columns(problem, learning, check=False)
     return problem.give(learning.targets, from_residual=True)
 
@@ -166,11 +161,11 @@ def iterative_targets(
     residual = problem.residual
     factor = None if parts == "online" else TiledFactor(problem, gamma)
 
-    def lesson(j: int, tile: Delayed, start: Start) -> Delayed:
+    def taught(j: int, tile: Delayed, start: Start) -> Delayed:
         newest = None if factor is None else factor.newest
         return delayed(settle_chunk)(tile, start, residual[problem.chunks[j]], *options, newest)
 
-    learning = TiledLearning(problem, learner, lesson)
+    learning = TiledLearning(problem, learner, taught)
     works: tuple[ColumnWork, ...] = (learning,) if factor is None else (factor, learning)
     go_through_columns(problem, *works)
     learning.warn_if_diverging()
@@ -195,10 +190,10 @@ def _online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
         remaining = remaining_start(learner, len(targets))[:-1, None].astype(targets.dtype)
         targets = targets - remaining * problem.start
 
-    def lesson(j: int, tile: Delayed, start: Start) -> Delayed:
+    def taught(j: int, tile: Delayed, start: Start) -> Delayed:
         return delayed(learn_chunk)(tile, start, targets[problem.chunks[j]], "targets")
 
-    learning = TiledLearning(problem, learner, lesson)
+    learning = TiledLearning(problem, learner, taught)
     go_through_columns(problem, learning)
     learning.warn_if_diverging()
     return learning.shares[0]
@@ -209,10 +204,12 @@ class _Product:
 
     def __init__(self, problem: TiledProblem, A: np.ndarray) -> None:
         self.total = np.zeros_like(A)
-        self._A, self._chunks = A, problem.chunks
+        self._A = A
+        self._chunks = problem.chunks
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
-        A, chunks = self._A, self._chunks
+        A = self._A
+        chunks = self._chunks
         below = {i: on_tensors(torch.matmul, tile, A[chunks[j]]) for i, tile in column.items()}
         above = {
             i: on_tensors(transpose_times, tile, A[chunks[i]])
@@ -246,19 +243,50 @@ class ChunkSteps(NamedTuple):
     condition: float = 1.0  # a lower bound on the largest condition number found
 
 
+class ChunkLearner(DualLearner):
+    """The learner within a chunk, of which it knows what the past before it predicts there.
+
+    Attributes:
+        transfer: (2, 2) how the chunk's steps change the weights and velocity before them.
+    """
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start.learner)
+        self.steps = start.row // start.learner.batch_size
+        self.transfer = np.eye(2)
+        self._row = start.row
+        self._inherited = Shares(start.learner.has_memory)
+        inherited = (as_tensor("inherited", values) for values in start.inherited)
+        self._inherited.append(Past(*inherited))
+
+    def lesson(self, K_rows: Tensor, beside: Past | None = None) -> Lesson:
+        """What the next samples of the chunk are to the learner."""
+        n = len(self)
+        m = len(K_rows)
+        past = self._inherited.past(slice(n, n + m))
+        (own,) = products(K_rows[:, :n], self.past)
+        if past is not None and own is not None:  # add what the chunk itself has learned so far
+            pairs = zip(past.tensors, own.tensors, strict=True)
+            past = Past(*(before + since for before, since in pairs))
+        memory = step_response(self.learner, self.steps, m)
+        return Lesson(self._row + n, K_rows[:, n:], past, memory, self.steps)
+
+    def learn(self, lesson: Lesson, errors: Tensor) -> None:
+        """Takes the steps of a window, on which it made these errors."""
+        super().learn(lesson, errors)
+        self._inherited.carry_over(lesson)
+        self.transfer = lesson.memory.transfer @ self.transfer
+
+
 def learn_chunk(
     gram: np.ndarray, start: Start, values: np.ndarray, kind: Literal["targets", "errors"]
 ) -> ChunkSteps:
     """Takes steps on these targets, or on targets that give these errors."""
-    given, size = as_tensor(kind, values), start.learner.batch_size
-
-    def answer(window: Window, rows: slice, _: int) -> tuple[Tensor, Tensor]:
-        if kind == "targets":
-            return given[rows], window.errors(given[rows])
-        return window.targets(given[rows]), given[rows]
-
-    portions = ((rows, size) for rows in panels(len(given), size, CPU))
-    return _take_steps(gram, start, portions, answer)
+    given = as_tensor(kind, values)
+    learner = ChunkLearner(start)
+    follower: Follower = Online(learner) if kind == "targets" else Exact(learner, given)
+    stream = SampleStream.of_matrix(as_tensor("K", gram), given)
+    return _steps_taken(follower, learner, stream.windows(start.learner.batch_size))
 
 
 def settle_chunk(
@@ -272,85 +300,76 @@ def settle_chunk(
     first_block: FirstBlock,
     factor: tuple[np.ndarray, np.ndarray] | None,
 ) -> ChunkSteps:
-    """Takes the steps that lead the learner to the offline predictions, as `Sweep` does in memory.
+    """Takes the steps that lead the learner to the offline predictions.
 
     The factor is L_jj of the chunk and its rows of L^-1 Y; without it, the aim is the targets.
     """
-    Y, settling = as_tensor("targets", targets), Settling(ridge)
-
-    def answer(window: Window, rows: slice, size: int) -> tuple[Tensor, Tensor]:
-        if window.start == 0 and first_block == "plain":
-            return Y[rows], window.errors(Y[rows])
-        aim = Y[rows]
-        if factor is not None:
-            triangle, beta = (as_tensor("L", part) for part in factor)
-            aim = aim - gamma * newest_coefficients(triangle[rows, rows], beta[rows], size)
-        return settled(settling, window, Y[rows], aim, size, parts)
-
-    portions = equal_blocks(0, len(Y), block_size, first_block, CPU)
-    return _take_steps(gram, start, portions, answer)._replace(condition=settling.condition)
+    Y = as_tensor("targets", targets)
+    offline = None if factor is None else FactorOfChunk(gamma, *factor)
+    learner = ChunkLearner(start)
+    follower = Iterative(learner, offline, ridge, parts=parts, first_block=first_block)
+    stream = SampleStream.of_matrix(as_tensor("K", gram), Y)
+    steps = _steps_taken(follower, learner, stream.windows(block_size, first_block))
+    return steps._replace(condition=follower.settling.condition)
 
 
-def _take_steps(
-    gram: np.ndarray,
-    start: Start,
-    portions: Iterator[tuple[slice, int]],
-    answer: Callable[[Window, slice, int], tuple[Tensor, Tensor]],
+class FactorOfChunk:
+    """The offline learner within a chunk, from its rows of the stream's factor and of L^-1 Y."""
+
+    def __init__(self, gamma: float, triangle: np.ndarray, beta: np.ndarray) -> None:
+        self._gamma = gamma
+        self._triangle = as_tensor("L", triangle)
+        self._beta = as_tensor("L", beta)
+
+    def learn(self, window: Window) -> Tensor:
+        """(m, c) its prediction for each new block, once it has learned that block."""
+        rows = window.rows
+        corner = self._triangle[rows, rows]
+        newest = newest_coefficients(corner, self._beta[rows], window.block_size)
+        return window.targets - self._gamma * newest
+
+
+def _steps_taken(
+    follower: Follower, learner: ChunkLearner, windows: Iterator[Window]
 ) -> ChunkSteps:
-    K, learner, transfer = as_tensor("K", gram), DualLearner(start.learner), np.eye(2)
-    learner.steps = start.row // start.learner.batch_size
-    inherited = Shares(start.learner.has_memory)
-    inherited.append(Past(*(as_tensor("inherited", values) for values in start.inherited)))
-    targets, errors = [], []
-    for rows, size in portions:
-        K_rows = K[rows, : rows.stop]
-        past = inherited.past(rows)
-        own = learner.past
-        if past is not None and own is not None:  # add what the chunk itself has learned so far
-            known = K_rows[:, : rows.start]
-            pairs = zip(past.tensors, own.tensors, strict=True)
-            past = Past(*(before + known @ shares for before, shares in pairs))
-        memory = step_response(start.learner, learner.steps, len(K_rows))
-        window = Window(start.row + rows.start, K_rows[:, rows.start :], past, memory)
-        wanted, made = answer(window, rows, size)
-        learner.learn(window, made)
-        inherited.carry_over(window)
-        transfer = memory.transfer @ transfer
-        targets.append(wanted)
-        errors.append(made)
+    steps = [follower.learn(window) for window in windows]
     return ChunkSteps(
-        torch.cat(targets).numpy(),
-        torch.cat(errors).numpy(),
+        torch.cat([each.targets for each in steps]).numpy(),
+        torch.cat([each.errors for each in steps]).numpy(),
         torch.stack([share.rows for share in learner.shares.both]).numpy(),
-        transfer,
+        learner.transfer,
     )
 
 
 class TiledLearning:
     """Follows the columns of K with an online learner that has learned the chunks so far.
 
-    The lesson is a function that returns the task that takes a chunk's steps.
+    `teach` is a function that returns the task that takes a chunk's steps.
 
     Attributes:
         targets: (n, c) the targets that were trained on.
         shares: (parts, n, c) the share of every sample in the weights and, with momentum, in the
             velocity.
-        condition: A lower bound on the largest condition number found in a lesson.
+        condition: A lower bound on the largest condition number of a chunk.
     """
 
     def __init__(
         self,
         problem: TiledProblem,
         learner: SGD,
-        lesson: Callable[[int, Delayed, Start], Delayed],
+        teach: Callable[[int, Delayed, Start], Delayed],
     ) -> None:
-        n, parts = len(problem.Y), 2 if learner.has_memory else 1
+        n = len(problem.Y)
+        parts = 2 if learner.has_memory else 1
         learner.rates(n)  # raises for a schedule of the wrong length before any work is done
-        self.targets, self._errors = np.empty_like(problem.Y), np.empty_like(problem.Y)
+        self.targets = np.empty_like(problem.Y)
+        self._errors = np.empty_like(problem.Y)
         self.shares = np.zeros((parts, *problem.Y.shape), problem.Y.dtype)
         self.condition = 1.0
         self._inherited = np.zeros_like(self.shares)
-        self._problem, self._learner, self._lesson = problem, learner, lesson
+        self._problem = problem
+        self._learner = learner
+        self._teach = teach
         # the last one is kept, since mini-batches are requested one after the other
         self._diagonal_tile = lru_cache(maxsize=1)(lambda j: computed(problem.tile(j, j))[0])
 
@@ -358,7 +377,7 @@ class TiledLearning:
         """Returns the chunk's steps, and what they add to the predictions for later chunks."""
         rows = self._problem.chunks[j]
         start = Start(self._learner, rows.start, self._inherited[:, rows])
-        learned = self._lesson(j, column[j], start)
+        learned = self._teach(j, column[j], start)
         felt = {i: on_tensors(torch.matmul, column[i], learned.deposits) for i in column if i > j}
         return {}, {"learned": learned, "felt": felt}
 
@@ -368,10 +387,12 @@ class TiledLearning:
         rows = self._problem.chunks[j]
         errors = as_tensor("errors", learned.errors)
         require_converging(errors, rows.start, self._learner, self._batch_gram)
-        self.targets[rows], self._errors[rows] = learned.targets, learned.errors
+        self.targets[rows] = learned.targets
+        self._errors[rows] = learned.errors
         self.condition = max(self.condition, learned.condition)
         if len(self.shares) == 2:
-            past, future = self.shares[:, : rows.start], self._inherited[:, rows.stop :]
+            past = self.shares[:, : rows.start]
+            future = self._inherited[:, rows.stop :]
             for values in (past, future):
                 values[:] = np.tensordot(learned.transfer, values, axes=1)
         self.shares[:, rows] = learned.deposits

@@ -26,21 +26,17 @@ from dask.base import persist
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
-from retarget.arrays import (
-    as_stream_targets,
-    as_tensor,
-    give_back,
-    require_finite,
-    require_float,
-)
+from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.distributed.cluster import cluster_errors, computed
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.theory.cholesky import (
+from retarget.engine.cholesky import (
     not_positive_definite,
     solve_lower,
     solve_lower_right,
     solve_lower_transposed,
 )
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.form import Form
+from retarget.theory.problem import as_stream_targets
 
 Tasks = dict[Any, Any]
 
@@ -53,8 +49,7 @@ class TiledProblem:
     Y: np.ndarray  # (n, c) targets
     start: np.ndarray | None  # (n, c) the starting function on the stream, or None for zero
     dtype: torch.dtype  # the dtype to compute in
-    _given: torch.dtype
-    _flat: bool
+    form: Form
 
     @cached_property
     def chunks(self) -> list[slice]:
@@ -77,11 +72,11 @@ class TiledProblem:
         return self.Y.copy() if self.start is None else self.Y - self.start
 
     def give(self, result: np.ndarray, from_residual: bool = False) -> np.ndarray:
-        """Converts a result (n, c) to the inputs' precision, as `retarget.arrays.Problem.give`."""
+        """Converts a result (n, c) to the inputs' precision, as `Problem.give`."""
         if from_residual and self.start is not None:
             result = result + self.start
-        given = give_back(torch.from_numpy(result), None, self._given)
-        return given[:, 0] if self._flat else given
+        given: np.ndarray = self.form.give(torch.from_numpy(result))
+        return given
 
 
 def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledProblem:
@@ -97,8 +92,7 @@ def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledPr
         Y=targets.to("cpu", wide).numpy(),
         start=None if start is None else start.to("cpu", wide).numpy(),
         dtype=wide,
-        _given=given,
-        _flat=np.ndim(Y) == 1,
+        form=Form(numpy=True, flat=np.ndim(Y) == 1, dtype=given),
     )
 
 
@@ -164,7 +158,9 @@ def go_through_columns(problem: TiledProblem, *works: ColumnWork, check: bool = 
 
 def _checks(problem: TiledProblem, j: int) -> list[Delayed]:
     """Checks that K is symmetric at the diagonal tile and at one other tile of the column."""
-    rows, K, places = problem.chunks, problem.tiles, [j]
+    rows = problem.chunks
+    K = problem.tiles
+    places = [j]
     below = len(rows) - j - 1
     if below:
         places.append(j + 1 + 7919 * j % below)  # scattered over K
@@ -208,7 +204,8 @@ def require_mirrored(
     gap = np.abs(tile - mirrored.T)
     if gap.max() > tolerance:
         row, column = np.unravel_index(int(gap.argmax()), gap.shape)
-        i, j = first_row + int(row), first_column + int(column)
+        i = first_row + int(row)
+        j = first_column + int(column)
         raise InvalidInputError(
             f"K is not symmetric: entries ({i}, {j}) and ({j}, {i}) differ by {gap.max():.3g}; "
             "expected a Gram matrix, or pass (K + K.T) / 2 if the difference is noise"
@@ -254,7 +251,9 @@ class TiledFactor:
         self._tiles: dict[tuple[int, int], Delayed] = {}
         self._schur: Delayed | None = None  # for the next diagonal tile, started a column ahead
         # For the condition number: trace and squared norm of gamma I + K, and the smallest pivot.
-        self._trace, self._squared_norm, self._least_pivot = 0.0, 0.0, math.inf
+        self._trace = 0.0
+        self._squared_norm = 0.0
+        self._least_pivot = math.inf
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
         """Returns the column's tiles of L, and their products with the right-hand side."""
@@ -284,7 +283,8 @@ class TiledFactor:
         chunks = self._problem.chunks
         self._schur = kept.pop("schur", None)
         self.beta[chunks[j]] = wanted["beta"]
-        trace, size = float(wanted["trace"]), len(wanted["pivots"])
+        trace = float(wanted["trace"])
+        size = len(wanted["pivots"])
         self._trace += trace + size * self.gamma
         self._least_pivot = min(self._least_pivot, float(wanted["pivots"].min()))
         self._squared_norm += self.gamma * (2 * trace + size * self.gamma)
@@ -296,7 +296,8 @@ class TiledFactor:
 
     def solve_transposed(self) -> np.ndarray:
         r"""Returns $L^{-\top} \beta = (\gamma I + K)^{-1} Y$, when all columns are done."""
-        x, chunks = self.beta.copy(), self._problem.chunks
+        x = self.beta.copy()
+        chunks = self._problem.chunks
         for i in reversed(range(len(chunks))):
             newest = on_tensors(solve_lower_transposed, self._tiles[i, i], x[chunks[i]])
             spent = [on_tensors(transpose_times, self._tiles[i, j], newest) for j in range(i)]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Linear, as_kernel
 from retarget.kernels.lookup import named_class
 from retarget.kernels.stationary import Stationary
+from retarget.scalars import as_count
 from retarget.streaming.ridge.moments import LARGEST_NUMBER
 from retarget.text import as_seed
 

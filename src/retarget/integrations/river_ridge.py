@@ -38,9 +38,10 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.blas import dsymv, dsyr
 from threadpoolctl import ThreadpoolController
 
-from retarget.arrays import as_positive, shallow
+from retarget.arrays import shallow
 from retarget.errors import InvalidInputError
 from retarget.locks import Lock
+from retarget.scalars import as_positive
 from retarget.streaming.turns import in_turn
 
 # Variance of the constant before the first sample (of a weight: 1), so it is hardly penalized.

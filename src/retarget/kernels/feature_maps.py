@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count, as_tensor
+from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
@@ -34,6 +34,7 @@ from retarget.samples import (
     require_finite_outputs,
     with_type_of,
 )
+from retarget.scalars import as_count
 from retarget.state_files import checksum
 
 DEFAULT_FEATURES = 1024

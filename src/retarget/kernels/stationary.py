@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import as_positive
 from retarget.kernels.base import Kernel
 from retarget.kernels.linear import Linear
+from retarget.scalars import as_positive
 from retarget.settings import in_plain_torch
 
 # Samples whose distances are computed: half a million pairs are enough for the median.

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_targets, give_back, shallow
+from retarget.arrays import as_targets, shallow
+from retarget.engine.losses import Loss
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.form import Form
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import (
@@ -37,7 +38,6 @@ from retarget.samples import (
 )
 from retarget.settings import in_plain_torch
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
-from retarget.theory.losses import Loss
 
 
 class Corrector(ABC):
@@ -76,7 +76,7 @@ class Corrector(ABC):
         self._watch: LinearizationWatch | None = LinearizationWatch()
         # Zero rows of the first samples and targets, which all others must match.
         self._first: tuple[Samples, Tensor] | None = None
-        self._flat = self._numpy = False  # the form of the caller's Y
+        self._form = Form()  # of the caller's Y
 
     @property
     @abstractmethod
@@ -111,8 +111,8 @@ class Corrector(ABC):
             "class": type(self).__name__,
             "options": asdict(self.options) | {"params": self.params},
             "learner": self.learner.to_dict(),
-            "flat": self._flat,
-            "numpy": self._numpy,
+            "flat": self._form.flat,
+            "numpy": self._form.numpy,
             "state": {name: value for name, value in state.items() if name not in tensors},
         }
         if self._first is not None:
@@ -165,7 +165,7 @@ class Corrector(ABC):
                     f"the state has the {name} {saved}, the corrector {mine[name]}; expected the "
                     "same"
                 )
-        self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
+        self._form = Form(numpy=bool(values["numpy"]), flat=bool(values["flat"]))
         # copied, as all that a caller gives, and for the memory alignment of samples that were
         # never saved: same bits in results
         device = next(self.module.parameters()).device
@@ -213,13 +213,12 @@ class Corrector(ABC):
     def _handed_back(self, Z: Tensor, samples: Samples, targets: Tensor, Y: Any) -> Any:
         """Returns new targets in the form of Y; from now on all samples must match these."""
         self._first = without_rows(samples, targets)
-        self._flat, self._numpy = np.ndim(Y) == 1, not isinstance(Y, Tensor)
+        self._form = Form.of(Y)
         return self._in_given_form(Z)
 
     def _in_given_form(self, Z: Tensor) -> Any:
         """Returns a copy of the targets for the caller, in the form of the last Y."""
-        Z = Z.clone()
-        return give_back(Z[:, 0] if self._flat else Z, None if self._numpy else Z)
+        return self._form.give(Z.clone())
 
     def _samples_of(self, state: dict[str, Any]) -> Samples | None:
         """Returns the samples of a state, if it has any; they must match the first ones."""

@@ -21,7 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count, as_positive, give_back, require_no_overflow
+from retarget.arrays import give_back, require_no_overflow
+from retarget.engine.lesson import Lesson, Past
+from retarget.engine.response import step_response
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
@@ -31,13 +33,12 @@ from retarget.networks.base import Corrector
 from retarget.networks.linearization import LinearizationWatch, outputs, tangent_kernel
 from retarget.networks.reservoir import Reservoir
 from retarget.samples import Samples, count, join, leaves, library_of, mapped, named_leaves, take
+from retarget.scalars import as_count, as_positive
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of
 from retarget.streaming.ridge.tangent import TangentLearner
 from retarget.text import as_seed
-from retarget.theory.dual import Past, Window
 from retarget.theory.iterative import check_correction
-from retarget.theory.response import step_response
 
 # Relative errors above which steps were too long, and below which they could be longer.
 TOO_FAR, NEAR = 0.5, 0.25
@@ -311,6 +312,6 @@ def closed_loop_targets(
     damped = K.clone()
     damped.diagonal().add_(damping * K.diagonal().mean())
     a = torch.linalg.solve(damped, aim - outputs)
-    window = Window(0, K, Past(outputs), step_response(learner, first_step, len(K)))
-    share = K.new_tensor(window.memory.deposit[0, window.memory.step_of])
-    return window.targets(a / share[:, None]), outputs + K @ a
+    lesson = Lesson(0, K, Past(outputs), step_response(learner, first_step, len(K)))
+    share = K.new_tensor(lesson.memory.deposit[0, lesson.memory.step_of])
+    return lesson.targets(a / share[:, None]), outputs + K @ a

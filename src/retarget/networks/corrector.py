@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from retarget.arrays import as_count, as_targets, require_finite, require_no_overflow
+from retarget.arrays import as_targets, require_finite, require_no_overflow
+from retarget.engine.followers import Parts
+from retarget.engine.losses import Loss
+from retarget.engine.stream import FirstBlock
 from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
@@ -23,17 +26,11 @@ from retarget.networks.base import Corrector, without_rows
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel
 from retarget.networks.trials import Rehearsal, Trial, checked_trials
 from retarget.samples import Samples, copied, count, join, leaves, mapped, named_leaves, take
+from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.text import as_seed
-from retarget.theory.iterative import (
-    FirstBlock,
-    Parts,
-    check_correction,
-    distilled_targets,
-    iterative_targets,
-)
-from retarget.theory.losses import Loss
+from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
 
 __all__ = ["CorrectionOptions", "Kind", "NetworkCorrector", "Refresh"]
 

@@ -7,7 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_non_negative, as_tensor, panels, require_no_overflow
+from retarget.arrays import as_tensor, require_no_overflow
+from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Online, follow
+from retarget.engine.losses import Loss
+from retarget.engine.response import remaining_start
+from retarget.engine.stream import SampleStream
 from retarget.errors import (
     InvalidInputError,
     LinearizationWarning,
@@ -30,9 +35,8 @@ from retarget.samples import (
     take,
     with_type_of,
 )
+from retarget.scalars import as_non_negative
 from retarget.state_files import require_shape
-from retarget.theory.dual import DualLearner
-from retarget.theory.losses import Loss
 
 TOLERANCE = 1.0  # for the error below: at 1 the theory predicts as poorly as "nothing happens"
 # Factor by which older comparisons count less with each new one: a single block that should move
@@ -173,17 +177,14 @@ def linear_outputs(
     Weight decay shrinks the weights from which training starts, and with them the `decaying` part
     (n, c) of the outputs `before`. The learner must not have momentum.
     """
+    lost = torch.zeros_like(before) if decaying is None else decaying
+    kept = K.new_tensor(remaining_start(learner, len(K), first_step=first_step))[:, None]
     dual = DualLearner(learner, len(K))
     dual.steps = first_step
-    lost = torch.zeros_like(before) if decaying is None else decaying
-    kept = 1.0  # share of the first weights that is left
-    for rows in panels(len(K), learner.batch_size, K.device):
-        window = dual.window(K[rows, : rows.stop])
-        carry = kept * window.memory.carry[:, 0]
-        left = K.new_tensor(carry[window.memory.step_of])[:, None]
-        dual.learn(window, window.errors(Z[rows], loss, before[rows] - (1 - left) * lost[rows]))
-        kept = float(carry[-1])
-    return before - (1 - kept) * lost + K @ dual.coefficients
+    online = Online(dual, loss=loss)
+    stream = SampleStream.of_matrix(K, Z, before - (1 - kept[:-1]) * lost)
+    follow(stream.windows(learner.batch_size), [online])
+    return before - (1 - kept[-1]) * lost + K @ dual.coefficients
 
 
 def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from retarget.arrays import as_non_negative
+from retarget.engine.losses import row_losses
 from retarget.errors import (
     DivergedError,
     InvalidInputError,
@@ -28,8 +28,8 @@ from retarget.kernels.empirical.recording import derivatives, outputs_with
 from retarget.learners import SGD
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, take, with_type_of
+from retarget.scalars import as_non_negative
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.losses import row_losses
 
 if TYPE_CHECKING:
     from retarget.networks.corrector import CorrectionOptions

@@ -5,17 +5,20 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import as_count, shallow
+from retarget.arrays import shallow
+from retarget.engine.followers import Parts
+from retarget.engine.losses import Loss
+from retarget.engine.offline.recent import as_aim
+from retarget.engine.stream import FirstBlock, SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
-from retarget.theory.iterative import FeatureSweep, FirstBlock, Parts, Sweep, check_correction
-from retarget.theory.losses import Loss
-from retarget.theory.offline.aims import as_aim
+from retarget.theory.iterative import FeatureSweep, Sweep, check_correction
 
 
 class TargetCorrector(Resumable):
@@ -91,10 +94,16 @@ class TargetCorrector(Resumable):
         aim: str = "all",
     ) -> None:
         gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
-        self.learner, self.gamma, self.block_size = learner, gamma, int(block_size)
-        self.ridge, self.parts, self.first_block, self.loss = ridge, parts, first_block, loss
+        self.learner = learner
+        self.gamma = gamma
+        self.block_size = int(block_size)
+        self.ridge = ridge
+        self.parts = parts
+        self.first_block = first_block
+        self.loss = loss
         self.features = None if features is None else as_count("features", features)
-        self.seed, self.aim = as_seed("seed", seed), aim
+        self.seed = as_seed("seed", seed)
+        self.aim = aim
         counted = as_aim(aim)
         if loss != "squared" and not counted.is_all:
             raise InvalidInputError(
@@ -193,19 +202,21 @@ class TargetCorrector(Resumable):
     def _correct(self, count: int) -> Any:
         if self._waiting is None:
             return self._intake.give(torch.empty(0, max(1, self._intake.outputs), device="cpu"))
-        first, corrected = len(self._sweep), []
-        stop, (targets, starts) = first + count, self._waiting.unbind(1)
-        for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
-            now, seen = slice(rows.start - first, rows.stop - first), self._intake.seen(rows)
-            start = starts[now] if self._intake.has_start else None
-            corrected.append(self._sweep.correct(seen, targets[now], size, start))
+        first = len(self._sweep)
+        targets, starts = self._waiting.unbind(1)
+        stream = SampleStream(
+            self._intake.seen, targets, starts if self._intake.has_start else None, first
+        )
+        corrected = []
+        for window in stream.windows(self.block_size, self.first_block, stop=first + count):
+            corrected.append(self._sweep.learn(window).targets)
             self._sweep.warn_once()
         if not corrected:
             return self._intake.give(targets[:0])
         # a copy, since a view would keep the whole portion in memory
         self._waiting = self._waiting[count:].clone()
-        self._intake.release(stop)
-        return self._intake.give(torch.cat(corrected))  # a copy: see `Sweep.correct`
+        self._intake.release(first + count)
+        return self._intake.give(torch.cat(corrected))  # a copy: see `Sweep.learn`
 
     @in_turn
     def fork(self) -> Self:

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -10,17 +11,19 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import (
-    FLOATS,
     GrowingRows,
     as_targets,
     as_tensor,
-    give_back,
     require_finite,
     require_memory,
     require_symmetric,
     shallow,
 )
+from retarget.engine.losses import Loss, check_loss, check_targets
+from retarget.engine.primal import FeatureRows
+from retarget.engine.response import require_lasting_start
 from retarget.errors import InvalidInputError
+from retarget.form import Form
 from retarget.kernels import EmpiricalNTK, Kernel, as_kernel, kernel_from_dict
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
@@ -35,17 +38,14 @@ from retarget.state_files import (
     write_state,
 )
 from retarget.streaming.turns import in_turn
-from retarget.theory.dual import FeatureRows
-from retarget.theory.losses import Loss, check_loss, check_targets
-from retarget.theory.response import require_lasting_start
 
 COMPARED = 32  # samples of a portion on which the features are compared with the kernel
 
 
-def require_unchanged(what: str, found: Any, before: Any) -> None:
+def require_unchanged(what: str, now: Any, before: Any) -> None:
     """Raises if a size differs from that of the stream so far."""
-    if found != before:
-        raise InvalidInputError(f"{what} is {found}; expected {before}, as in the stream so far")
+    if now != before:
+        raise InvalidInputError(f"{what} is {now}; expected {before}, as in the stream so far")
 
 
 class Intake:
@@ -54,11 +54,11 @@ class Intake:
     def __init__(self, kernel: Any, learner: SGD, loss: Loss = "squared") -> None:
         check_loss(loss)
         self.kernel: Kernel = as_kernel(kernel)
-        self.learner, self.loss = learner, loss
+        self.learner = learner
+        self.loss = loss
         self.samples = GrowingRows()
-        self.numpy = self.flat = False
+        self.form = Form()  # of the caller's arrays; `_wide` is used to compute
         self.outputs = 0
-        self.dtype: torch.dtype | None = None  # of the caller's arrays; `_wide` is used to compute
         self.device = torch.device("cpu")
         self.has_start: bool | None = None
 
@@ -67,27 +67,22 @@ class Intake:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and plain values."""
-        state: dict[str, Any] = {
-            "numpy": self.numpy,
-            "flat": self.flat,
-            "outputs": self.outputs,
-            "dtype": None if self.dtype is None else str(self.dtype).removeprefix("torch."),
-            "has_start": self.has_start,
-        }
+        state = self.form.state_dict()
+        state |= {"outputs": self.outputs, "has_start": self.has_start}
         return state | ({"samples": self.samples.rows} if len(self) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a saved state; call it on a new intake."""
-        self.numpy, self.flat = bool(state["numpy"]), bool(state["flat"])
-        self.outputs, self.has_start = int(state["outputs"]), state["has_start"]
+        self.form = Form.from_state(state)
+        self.outputs = int(state["outputs"])
+        self.has_start = state["has_start"]
         if self.has_start not in (None, True, False) or self.outputs < 0:
             raise InvalidInputError(
                 f"has_start is {self.has_start!r} and outputs is {self.outputs}"
             )
-        if state["dtype"] is not None:  # None if there are no samples yet
-            self.dtype = getattr(torch, state["dtype"])
-            if self.dtype not in FLOATS or self.outputs == 0:
-                raise InvalidInputError(f"dtype is {self.dtype} and outputs is {self.outputs}")
+        if self.form.dtype is not None:  # None if there are no samples yet
+            if self.outputs == 0:
+                raise InvalidInputError(f"dtype is {self.form.dtype} and outputs is {self.outputs}")
             self._restore_samples(state["samples"])
 
     def _restore_samples(self, samples: Any) -> None:
@@ -108,7 +103,8 @@ class Intake:
         An error leaves the intake unusable, so call it on a `fork`.
         """
         first = len(self)
-        samples, targets = as_tensor("X", X), as_targets("Y", Y, first_row=first)
+        samples = as_tensor("X", X)
+        targets = as_targets("Y", Y, first_row=first)
         check_targets("Y", targets, self.loss, first_row=first)
         if samples.ndim == 0 or len(samples) != len(targets):
             rows = len(samples) if samples.ndim else "no"
@@ -119,8 +115,8 @@ class Intake:
             require_finite("X", samples, first_row=first)
         start = self._start(initial, targets)
         if first == 0:
-            self.numpy = not isinstance(X, Tensor)
-            self.flat, self.outputs = np.ndim(Y) == 1, targets.shape[1]
+            self.form = Form(numpy=not isinstance(X, Tensor), flat=np.ndim(Y) == 1)
+            self.outputs = targets.shape[1]
         else:
             require_unchanged("the number of outputs of Y", targets.shape[1], self.outputs)
             shapes = tuple(samples.shape[1:]), tuple(self.samples.rows.shape[1:])
@@ -152,10 +148,11 @@ class Intake:
         if self.samples.dtype != before:  # then the kernel's dtype may have changed too
             newest = self.samples.rows[-1:]
             dtype = torch.promote_types(dtype, self._kernel(newest, newest).dtype)
-        if self.dtype is None:
-            self.dtype, self.device = dtype, device
-        elif torch.promote_types(dtype, self.dtype) != self.dtype:
-            began, goes_on = (str(one).removeprefix("torch.") for one in (self.dtype, dtype))
+        if self.form.dtype is None:
+            self.form = replace(self.form, dtype=dtype)
+            self.device = device
+        elif torch.promote_types(dtype, self.form.dtype) != self.form.dtype:
+            began, goes_on = (str(one).removeprefix("torch.") for one in (self.form.dtype, dtype))
             raise InvalidInputError(
                 f"the stream began in {began} and continues in {goes_on}, which is never rounded "
                 "silently; convert one of them"
@@ -179,20 +176,20 @@ class Intake:
             require_symmetric("the kernel's result", own)
         return self._wide(K)
 
-    @torch.inference_mode(False)  # a kernel may need gradients of its own: see `Sweep.correct`
+    @torch.inference_mode(False)  # a kernel may need gradients of its own: see `Sweep.learn`
     @torch.no_grad()
     def gram(self, rows: slice) -> Tensor:
         """Returns the kernel of a range of samples with itself."""
         X = self.samples.rows[rows]
         return self._wide(self._kernel(X, X))
 
-    def in_library(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Any:
+    def in_library(self, tensor: Tensor) -> Any:
         """Converts a tensor to the caller's library."""
-        return give_back(tensor, None if self.numpy else tensor, dtype)
+        return self.form.in_library(tensor)
 
     def give(self, result: Tensor) -> Any:
         """Converts a result (m, c) to the library, dtype and number of axes of the targets."""
-        return self.in_library(result[:, 0] if self.flat else result, self.dtype)
+        return self.form.give(result)
 
     def _kernel(self, A: Tensor, B: Tensor) -> Tensor:
         K = self.kernel(self.in_library(A), self.in_library(B))
@@ -203,7 +200,7 @@ class Intake:
 
     def wide_dtype(self, tensor: Tensor) -> torch.dtype:
         """Returns the dtype to compute in: at least float32, as LAPACK has no half precision."""
-        return torch.promote_types(self.dtype or tensor.dtype, torch.float32)
+        return torch.promote_types(self.form.dtype or tensor.dtype, torch.float32)
 
 
 class BoundedIntake(Intake):
@@ -217,10 +214,14 @@ class BoundedIntake(Intake):
         super().__init__(kernel, learner)
         self.map = feature_map(self.kernel, features, seed)
         self.kernel = self.map.kernel or self.kernel  # that of the network as it is now
-        self.most, self.seed, self.released, self.features = features, seed, 0, 0
+        self.most = features
+        self.seed = seed
+        self.released = 0
+        self.features = 0
         self._gap = self._size = 0.0  # sums of squares: the features' error, and the kernel
         if not self.map.exact:
-            like, numbers = torch.empty(0, dtype=torch.float64, device="cpu"), 4.0 * features**2
+            like = torch.empty(0, dtype=torch.float64, device="cpu")
+            numbers = 4.0 * features**2
             require_memory(f"features={features:,}", numbers, like, "use fewer features")
 
     def __len__(self) -> int:
@@ -242,7 +243,8 @@ class BoundedIntake(Intake):
         result = self._features(X)
         if not self.map.exact and len(X) > 1:
             few = X[:COMPARED]
-            K, approximate = self._wide(self._kernel(few, few)), result.gram[: len(few), : len(few)]
+            K = self._wide(self._kernel(few, few))
+            approximate = result.gram[: len(few), : len(few)]
             self._gap += (approximate - K).square().sum().item()
             self._size += K.square().sum().item()
         return result
@@ -286,8 +288,9 @@ class BoundedIntake(Intake):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a saved state; call it on a new intake."""
         super().load_state_dict(state)
-        self.released, self.features = int(state["released"]), int(state["features"])
-        self._gap, self._size = (float(part) for part in state["error"])
+        self.released = int(state["released"])
+        self.features = int(state["features"])
+        self._gap, self._size = map(float, state["error"])
         if state["described"] != self._described():
             raise InvalidInputError(
                 f"it was saved with the features {state['described']}, not {self._described()}"
@@ -329,9 +332,9 @@ class Resumable(ABC):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Makes an object with its own lock."""
-        made = super().__new__(cls)
-        made._turn = Lock()
-        return made
+        new = super().__new__(cls)
+        new._turn = Lock()
+        return new
 
     @abstractmethod
     def __init__(self, kernel: Any, learner: SGD, **options: Any) -> None: ...
@@ -417,7 +420,8 @@ class Resumable(ABC):
             for name, part in list(loaded._parts().items())[1:]:
                 part.load_state_dict(part_of(state, name))
             loaded._restore(state)
-        saved, used = header["kernel"], loaded._intake.kernel.to_dict()
+        saved = header["kernel"]
+        used = loaded._intake.kernel.to_dict()
         if saved != used:
             raise InvalidInputError(f"{path} was saved with the kernel {saved}, not {used}")
         return loaded

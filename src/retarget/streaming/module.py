@@ -78,7 +78,9 @@ class TangentNetwork(nn.Module):
         require_replaceable_weights(network)
         _load_forward_mode()
         self.network = copy.deepcopy(network).requires_grad_(False)
-        self.params, self.views, self.dtype = params, views, dtype
+        self.params = params
+        self.views = views
+        self.dtype = dtype
         chosen = self._chosen()
         like = next(iter(chosen.values()))
         mixes = combinations.mT
@@ -136,7 +138,9 @@ class TangentNetwork(nn.Module):
 
     def _by_directions(self, samples: Samples) -> Tensor:
         r"""(n, c) forward-mode products with $S^\top W$, one for each output and combination."""
-        chosen, run, results = self._chosen(), self._network_on(samples), []
+        chosen = self._chosen()
+        run = self._network_on(samples)
+        results = []
         for weights in self.weights.mT:
             for row, mix in enumerate(self.mixes):
                 direction = self._by_name(self.signs[row] * weights[self.buckets[row]])

@@ -6,19 +6,22 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, as_non_negative, panels, require_no_overflow
+from retarget.arrays import GrowingRows, panels
+from retarget.engine.cholesky import GrowingCholesky
+from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Shift, follow
+from retarget.engine.losses import Loss, outputs
+from retarget.engine.stability import GrowthWatch
+from retarget.engine.stream import SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.streaming.turns import in_turn
-from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
-from retarget.theory.dual import DualLearner, Shares
-from retarget.theory.losses import Loss, outputs
 from retarget.theory.offline.logistic import LogisticFit
-from retarget.theory.stability import GrowthWatch
 
 
 class ShiftTracker(Resumable):
@@ -52,13 +55,12 @@ class ShiftTracker(Resumable):
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         require_learner(learner)
-        self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
+        self.learner = learner
+        self.gamma = as_non_negative("gamma", gamma)
+        self.loss = loss
         self._intake = Intake(kernel, learner, loss)
-        self._dual = DualLearner(learner)
-        self._watch = GrowthWatch(learner, self._intake.gram, loss=loss)
-        # The kernel of all samples so far times their shares in the weights (and the velocity),
-        # that is, the values at the samples of the functions that these represent.
-        self._values = Shares(learner.has_memory)
+        watch = GrowthWatch(learner, self._intake.gram, loss=loss)
+        self._shift = Shift(DualLearner(learner), watch, loss)
         self._start = GrowingRows()
         self._waiting: Tensor | None = None  # targets of the mini-batch that is not full yet
 
@@ -79,10 +81,9 @@ class ShiftTracker(Resumable):
         after._start.append(start)
         waiting = targets if self._waiting is None else torch.cat([self._waiting, targets])
         full = len(waiting) - len(waiting) % self.learner.batch_size
-        for rows in panels(full, self.learner.batch_size, waiting.device):
-            after._learn(waiting[rows])
+        after._learn(waiting[:full])
         after._waiting = waiting[full:].clone()  # not a view of the caller's array
-        after._watch.warn_once()
+        after._shift.watch.warn_once()
         self._become(after)
 
     @property
@@ -94,15 +95,15 @@ class ShiftTracker(Resumable):
         A mini-batch that is not full counts as a step, as if the stream ended here.
         """
         ended = self._ended()
-        values = outputs(ended._values.weights.rows + self._start.rows, self.loss)
-        return self._intake.give(self.gamma * ended._dual.coefficients + values)
+        values = outputs(ended._shift.values.weights.rows + self._start.rows, self.loss)
+        return self._intake.give(self.gamma * ended._shift.learner.coefficients + values)
 
     @property
     @in_turn
     @in_plain_torch
     def coefficients(self) -> Any:
         """The learner's dual coefficients: `rt.online_coefficients` on the stream so far."""
-        return self._intake.give(self._ended()._dual.coefficients.clone())
+        return self._intake.give(self._ended()._shift.learner.coefficients.clone())
 
     def _ended(self) -> Self:
         """Returns this tracker as if the stream ended here, with a step on the open mini-batch."""
@@ -118,59 +119,43 @@ class ShiftTracker(Resumable):
     def fork(self) -> Self:
         """Returns an independent copy that continues from here."""
         fork = copy.copy(self)
-        fork._intake, fork._dual = self._intake.fork(), self._dual.fork()
-        fork._watch = self._watch.fork(fork._intake.gram)
-        fork._values = self._values.clone()
+        fork._intake = self._intake.fork()
+        fork._shift = self._shift.fork(fork._intake.gram)
         fork._start = self._start.fork()
         return fork
 
     def _learn(self, targets: Tensor) -> None:
-        n, m = len(self._dual), len(targets)
-        K_rows = self._intake.kernel_rows(slice(n, n + m))
-        window = self._dual.window(K_rows, self._watch.riding)
-        start: Tensor | None = self._start.rows[n : n + m]
-        if self.loss == "squared":  # the start is subtracted from the targets, as in `online_pass`
-            targets, start = targets - self._start.rows[n : n + m], None
-        errors = window.errors(targets, self.loss, start)
-        self._watch.follow(window, targets, errors)
-        # Eq. 11: earlier samples move by the new errors times the kernel; new samples start at
-        # their prediction and move by the same rule.
-        deposits = window.deposits(errors)
-        inherited = window.inherited_after()
-        predicted = deposits.map(torch.zeros_like) if inherited is None else inherited
-        self._values.carry_over(window)
-        for values, prediction, deposit in zip(
-            self._values.both, predicted.tensors, deposits.tensors, strict=True
-        ):
-            if n:
-                values.rows.addmm_(K_rows[:, :n].mT, deposit)
-            values.append(torch.addmm(prediction, K_rows[:, n:], deposit))
-            require_no_overflow(values.rows)
-        self._dual.learn(window, errors)
+        """Learns the next samples, of which these are the targets."""
+        n = len(self._shift)
+        start = self._start.rows[n : n + len(targets)]
+        stream = SampleStream(self._intake.kernel_rows, targets, start, first=n)
+        follow(stream.windows(self.learner.batch_size), [self._shift])
 
     def _parts(self) -> dict[str, Any]:
-        return {"intake": self._intake, "dual": self._dual, "watch": self._watch}
+        return {"intake": self._intake, "dual": self._shift.learner, "watch": self._shift.watch}
 
     def _rest(self) -> dict[str, Any]:
         tensors = {}
-        if len(self._dual):
-            tensors = {
-                f"values{part}": values.rows for part, values in enumerate(self._values.both)
-            }
+        if len(self._shift):
+            for number, values in enumerate(self._shift.values.both):
+                tensors[f"values{number}"] = values.rows
         if self._waiting is not None:
             tensors |= {"start": self._start.rows, "waiting": self._waiting}
         return tensors
 
     def _restore(self, state: dict[str, Any]) -> None:
-        n, learned, outputs = len(self), len(self._dual), self._intake.outputs
-        if self._watch.seen != learned or learned > n:
+        n = len(self)
+        learned = len(self._shift)
+        seen = self._shift.watch.seen
+        outputs = self._intake.outputs
+        if seen != learned or learned > n:
             raise InvalidInputError(
-                f"it counts {learned} of {n} samples as learned, and {self._watch.seen} as seen"
+                f"it counts {learned} of {n} samples as learned, and {seen} as seen"
             )
         if learned:
-            require_shape("share0", self._dual.coefficients, learned, outputs)
-            for part, values in enumerate(self._values.both):
-                name = f"values{part}"
+            require_shape("share0", self._shift.learner.coefficients, learned, outputs)
+            for number, values in enumerate(self._shift.values.both):
+                name = f"values{number}"
                 values.append(require_shape(name, state[name], learned, outputs))
         if n:
             self._start.append(require_shape("start", state["start"], n, outputs))
@@ -210,10 +195,13 @@ class CorrectionTracker(Resumable):
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         require_learner(learner)
-        self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
+        self.learner = learner
+        self.gamma = as_non_negative("gamma", gamma)
+        self.loss = loss
         self._intake = Intake(kernel, learner, loss)
         self._offline: GrowingCholesky | LogisticFit | None = None
-        self._targets, self._start = GrowingRows(), GrowingRows()
+        self._targets = GrowingRows()
+        self._start = GrowingRows()
 
     @in_turn
     @in_plain_torch
@@ -225,7 +213,8 @@ class CorrectionTracker(Resumable):
             Y: (m,) or (m, c) their true targets.
             initial: Values of the starting function on them, if it is not zero.
         """
-        n, after = len(self), self.fork()
+        n = len(self)
+        after = self.fork()
         targets, start = after._intake.take(X, Y, initial)
         if len(targets) == 0:
             return
@@ -258,7 +247,8 @@ class CorrectionTracker(Resumable):
         fork._intake = self._intake.fork()
         if self._offline is not None:
             fork._offline = self._offline.fork(fork._intake.gram)
-        fork._targets, fork._start = self._targets.fork(), self._start.fork()
+        fork._targets = self._targets.fork()
+        fork._start = self._start.fork()
         return fork
 
     @property
@@ -267,8 +257,9 @@ class CorrectionTracker(Resumable):
     def corrected_targets(self) -> Any:
         """The result of `rt.corrected_targets` on the stream so far."""
         watch = GrowthWatch(self.learner, self._intake.gram, loss=self.loss)
-        solution, start = self._solution(), self._start.rows
-        targets = targets_reaching(self._intake.kernel_rows, solution, watch, start)
+        solution = self._solution()
+        stream = SampleStream(self._intake.kernel_rows, self._targets.rows, self._start.rows)
+        targets = targets_reaching(solution, watch, stream)
         watch.warn_once()
         return self._intake.give(targets)
 
@@ -298,7 +289,8 @@ class CorrectionTracker(Resumable):
     def _restore(self, state: dict[str, Any]) -> None:
         if len(self) == 0:
             return
-        shape, offline = (len(self), self._intake.outputs), self._begun()
+        shape = (len(self), self._intake.outputs)
+        offline = self._begun()
         if isinstance(offline, LogisticFit):
             offline.load_state_dict(part_of(state, "offline"), len(self), shape)
         else:

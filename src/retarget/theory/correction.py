@@ -14,7 +14,6 @@ stream, so one factorization serves every block.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,28 +21,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import (
-    ArrayT,
-    as_count,
-    as_non_negative,
-    as_problem,
-    as_targets,
-    as_tensor,
-    panels,
-    require_memory,
-)
+from retarget.arrays import ArrayT, as_targets, as_tensor, require_memory
+from retarget.engine.cholesky import GrowingCholesky, warn_if_meaningless
+from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Exact, follow
+from retarget.engine.lesson import diagonal_blocks
+from retarget.engine.losses import Loss, check_targets, outputs
+from retarget.engine.response import final_response
+from retarget.engine.settling import in_blocks, invert_blocks
+from retarget.engine.stability import GrowthWatch, warn_of_large_targets
+from retarget.engine.stream import SampleStream, equal_blocks
 from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
-from retarget.theory.dual import DualLearner, diagonal_blocks
 from retarget.theory.epochs import online_pass, repeated_targets
-from retarget.theory.iterative import check_correction, equal_blocks
-from retarget.theory.losses import Loss, check_targets, outputs
+from retarget.theory.iterative import check_correction
 from retarget.theory.online import loss_problem, offline_solution
-from retarget.theory.response import final_response
-from retarget.theory.settling import in_blocks, invert_blocks
-from retarget.theory.stability import GrowthWatch, warn_of_large_targets
+from retarget.theory.problem import as_problem
 
 
 @in_plain_torch
@@ -156,9 +151,8 @@ def corrected_targets(
         return problem.give(targets)
     gram = problem.K
     watch = GrowthWatch(learner, lambda rows: gram[rows, rows], loss=loss)
-    targets = targets_reaching(
-        lambda rows: gram[rows, : rows.stop], coefficients, watch, problem.start
-    )
+    stream = SampleStream.of_matrix(gram, problem.Y, problem.start)
+    targets = targets_reaching(coefficients, watch, stream)
     watch.warn_once()
     return problem.give(targets)
 
@@ -225,55 +219,27 @@ def discrepancy(
     dtype = torch.promote_types(problem.K.dtype, taught.dtype)
     start = None if problem.start is None else problem.start.to(dtype)
     problem = replace(problem, K=problem.K.to(dtype), Y=problem.Y.to(dtype), start=start)
-    D = online_pass(replace(problem, Y=taught.to(dtype)), learner, loss)[1]
-    D = D - offline_solution(problem, gamma, loss)
+    online = online_pass(replace(problem, Y=taught.to(dtype)), learner, loss)[1]
+    D = online - offline_solution(problem, gamma, loss)
     scale = float(D.abs().max())  # squares of very large or small numbers are not representable
     D = D / (scale or 1.0)
     # K is positive semidefinite up to rounding, and so is this square
     return scale * math.sqrt(max(float((D * (problem.K @ D)).sum()), 0.0))
 
 
-def targets_reaching(
-    kernel_rows: Callable[[slice], Tensor],
-    coefficients: Tensor,
-    watch: GrowthWatch,
-    start: Tensor | None = None,
-) -> Tensor:
-    """(n, c) the targets that lead the learner of `watch` to these dual coefficients.
-
-    `kernel_rows` returns the kernel of a range of samples against all before them and themselves.
-    """
-    if watch.loss == "squared" and start is not None:
-        return targets_reaching(kernel_rows, coefficients, watch) + start
-    dual = DualLearner(watch.learner, capacity=len(coefficients))
-    return next_targets(dual, kernel_rows, coefficients, watch, start)
+def targets_reaching(coefficients: Tensor, watch: GrowthWatch, stream: SampleStream) -> Tensor:
+    """(n, c) the targets that lead the learner of `watch` to these dual coefficients."""
+    learner = watch.learner
+    dual = DualLearner(learner, capacity=len(coefficients))
+    exact = Exact(dual, errors_reaching(coefficients, learner), watch, watch.loss)
+    follow(stream.windows(learner.batch_size), [exact])
+    return exact.targets
 
 
-def next_targets(
-    dual: DualLearner,
-    kernel_rows: Callable[[slice], Tensor],
-    coefficients: Tensor,
-    watch: GrowthWatch,
-    start: Tensor | None = None,
-) -> Tensor:
-    """(m, c) the targets that give its next samples these dual coefficients; it learns them."""
-    first, learner = len(dual), dual.learner
-    errors = errors_reaching(coefficients, learner, dual.steps)
-    targets = torch.empty_like(errors)
-    for rows in panels(len(errors), learner.batch_size, coefficients.device):
-        K_rows = kernel_rows(slice(first + rows.start, first + rows.stop))
-        window = dual.window(K_rows, watch.riding)
-        begun = None if start is None else start[rows]
-        targets[rows] = window.targets(errors[rows], watch.loss, begun)
-        watch.follow(window, targets[rows], errors[rows])
-        dual.learn(window, errors[rows])
-    return targets
-
-
-def errors_reaching(coefficients: Tensor, learner: SGD, first_step: int = 0) -> Tensor:
-    """The errors whose steps give the next n samples these dual coefficients (n, c)."""
+def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
+    """The errors whose steps give the n samples these dual coefficients (n, c)."""
     n = len(coefficients)
-    weight = coefficients.new_tensor(final_response(learner, n, first_step))
+    weight = coefficients.new_tensor(final_response(learner, n))
     lost = weight.abs() <= torch.finfo(weight.dtype).eps * weight.abs().max()
     if lost.any():
         row = int(lost.nonzero()[0, 0])
@@ -356,9 +322,11 @@ def correction_terms(
         problem.K,
         "use a shorter stream, smaller blocks or float32",
     )
-    gram, rates = problem.K, problem.K.new_tensor(final_response(learner, n))
+    gram = problem.K
+    rates = problem.K.new_tensor(final_response(learner, n))
     factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
-    terms, condition = [], 1.0
+    terms = []
+    condition = 1.0
     for rows, size in equal_blocks(0, n, block_size, "corrected", gram.device):
         new = factor.extend(gram[rows, : rows.stop])
         factor.commit(new)

@@ -1,7 +1,7 @@
 r"""Several passes over the same stream: E epochs of n samples are a triangular system of E n rows.
 
 Its kernel is the n x n one, E times E times over, and is never formed. A sample's coefficients of
-all epochs multiply the same kernel row, so they add up: the past of a window is the kernel of its
+all epochs multiply the same kernel row, so they add up: the past of a lesson is the kernel of its
 samples against all n, times one share per sample in the weights and one in the velocity.
 
 The corrected targets of E epochs are the n targets that, taught again in every epoch, lead the
@@ -16,19 +16,22 @@ cross-entropy the map is not linear; Newton's method solves with its derivative,
 with the slopes of the outputs.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import Problem, panels, require_no_overflow
+from retarget.arrays import panels, require_no_overflow
+from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Follower, Online, Steps, follow
+from retarget.engine.lesson import Lesson, Past, products
+from retarget.engine.losses import Loss, outputs, slope_product
+from retarget.engine.response import final_response, remaining_start, step_response
+from retarget.engine.stability import GrowthWatch, largest_stable_lr
+from retarget.engine.stream import Repeated, RepeatedStream, Window
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD, require_learner
-from retarget.theory.dual import DualLearner, Past, Window, products
-from retarget.theory.losses import Loss, outputs, slope_product
-from retarget.theory.response import final_response, remaining_start, step_response
-from retarget.theory.stability import GrowthWatch, largest_stable_lr
+from retarget.theory.problem import Problem
 
 DIRECTIONS = 60  # kept by GMRES within a step of Newton's method
 MOST_STEPS = 20  # of Newton's method; the squared error needs one, apart from rounding
@@ -50,12 +53,15 @@ class RepeatedLearner(DualLearner):
         for share in self.shares.both:
             share.append(torch.zeros_like(like))
 
-    def next_window(self, K_rows: Tensor, rows: slice, beside: Past | None = None) -> Window:
-        """The samples at these positions, given their kernel (m, n) against all samples."""
+    def lesson(  # type: ignore[override]  # the rows of another kind of stream
+        self, panel: Repeated, beside: Past | None = None
+    ) -> Lesson:
+        """What the next samples are to the learner; `beside` is the past of another one."""
+        K_rows, samples = panel
         memory = step_response(self.learner, self.steps, len(K_rows))
         met = min(self._met, len(self))
         past, other = products(K_rows[:, :met], self.past, beside)
-        return Window(self._met, K_rows[:, rows], past, memory, self.steps, rows, other)
+        return Lesson(self._met, K_rows[:, samples], past, memory, self.steps, samples, other)
 
     @property
     def past(self) -> Past | None:
@@ -63,14 +69,14 @@ class RepeatedLearner(DualLearner):
         met = min(self._met, len(self))  # in the first epoch the others have no share yet
         return self.shares.past(slice(0, met)) if met else None
 
-    def learn(self, window: Window, errors: Tensor) -> None:
-        """Takes the steps of the window, on which it made these errors."""
-        self.shares.carry_over(window)
-        deposits = window.deposits(errors).tensors
+    def learn(self, lesson: Lesson, errors: Tensor) -> None:
+        """Takes the steps of a window, on which it made these errors."""
+        self.shares.carry_over(lesson)
+        deposits = lesson.deposits(errors).tensors
         for share, deposit in zip(self.shares.both, deposits, strict=True):
-            share.rows[window.place] += deposit
+            share.rows[lesson.place] += deposit
         self._met += len(errors)
-        self.steps += window.memory.deposit.shape[1]
+        self.steps += lesson.memory.deposit.shape[1]
 
 
 def online_pass(
@@ -78,26 +84,21 @@ def online_pass(
 ) -> tuple[Tensor, Tensor]:
     """The errors (n, c) before each step of the last epoch, and the dual coefficients after it."""
     require_learner(learner)
-    K, n, columns = problem.K, len(problem.K), 1 if loss == "squared" else problem.Y.shape[1]
+    K = problem.K
+    n = len(problem.K)
     learner.rates(n, epochs)  # raises for a schedule of the wrong length before any work
+    left = None
     if problem.start is not None:
-        remaining = K.new_tensor(remaining_start(learner, n, epochs)[:-1]).reshape(epochs, n, 1)
-    repeated, errors = RepeatedLearner(learner, problem.Y), torch.empty_like(problem.Y)
+        left = K.new_tensor(remaining_start(learner, n, epochs)[:-1, None])
+    stream = RepeatedStream(K, problem.Y, problem.start, left, epochs)
+    columns = 1 if loss == "squared" else problem.Y.shape[1]
     probe = RepeatedLearner(learner, problem.Y[:, :1].expand(-1, columns))
     watch = GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=n)
-    for epoch in range(epochs):
-        for rows in panels(n, learner.batch_size, K.device):
-            window = repeated.next_window(K[rows], rows, watch.riding)
-            targets, start = problem.Y[rows], None
-            if problem.start is not None:
-                start = remaining[epoch, rows] * problem.start[rows]
-                if loss == "squared":
-                    targets, start = targets - start, None
-            errors[rows] = window.errors(targets, loss, start)
-            watch.follow(window, targets, errors[rows])
-            repeated.learn(window, errors[rows])
+    errors = torch.empty_like(problem.Y)
+    online = Online(RepeatedLearner(learner, problem.Y), watch, loss, errors)
+    follow(stream.windows(learner.batch_size), [online])
     watch.warn_once()
-    return errors, repeated.coefficients
+    return errors, online.learner.coefficients
 
 
 def repeated_targets(
@@ -137,7 +138,8 @@ def repeated_targets(
                 break
         else:
             break
-        Z, gap = there, nearer
+        Z = there
+        gap = nearer
     raise UnreachableTargetsError(
         f"no targets that are the same in all {epochs} epochs were found that lead this learner to "
         f"the offline one: the best miss it by {gap / size:.2g} of its size; use a smaller rate, "
@@ -149,10 +151,14 @@ class _Epochs:
     """The map from targets, the same in every epoch, to coefficients, and its derivative."""
 
     def __init__(self, problem: Problem[Any], learner: SGD, epochs: int, loss: Loss) -> None:
-        self._K, self._learner, self._epochs, self._loss = problem.K, learner, epochs, loss
+        self._K = problem.K
+        self._learner = learner
+        self._epochs = epochs
+        self._loss = loss
         self._start = None if loss == "squared" else problem.start
         self.rates = _lasting_rates(problem.K, learner, epochs)
-        self._visits: list[Tensor] = []  # (n, c) the outputs in each epoch, for cross-entropy
+        # (epochs n, c) the outputs before each step, for cross-entropy
+        self._outputs = problem.K.new_empty(0, problem.Y.shape[1])
 
     def outputs_of(self, coefficients: Tensor) -> Tensor:
         """(n, c) the outputs of the learner that has these coefficients."""
@@ -161,18 +167,13 @@ class _Epochs:
 
     def reached(self, Z: Tensor) -> Tensor:
         """(n, c) the coefficients after all epochs on these targets; keeps the outputs met."""
-        start = self._start
-
-        def errors(epoch: int, window: Window) -> Tensor:
-            begun = None if start is None else start[window.place]
-            made = window.errors(Z[window.place], self._loss, begun)
-            if self._loss != "squared":
-                self._visits[epoch][window.place] = Z[window.place] - made
-            return made
-
-        if self._loss != "squared":
-            self._visits = [torch.empty_like(Z) for _ in range(self._epochs)]
-        A = self._pass(Z, errors)
+        learner = RepeatedLearner(self._learner, Z)
+        if self._loss == "squared":
+            follower: Follower = Online(learner)
+        else:
+            self._outputs = Z.new_empty(self._epochs * len(Z), Z.shape[1])
+            follower = _Visitor(learner, self._outputs)
+        A = self._after_all(follower, Z, self._start)
         if not bool(A.isfinite().all()):
             limit = largest_stable_lr(lambda rows: self._K[rows, rows], self._learner, len(Z))
             raise UnreachableTargetsError(
@@ -185,37 +186,61 @@ class _Epochs:
         """(n, c) the change of the coefficients with the targets, around those reached last."""
         if self._loss == "squared":
             return self.reached(change)
-
-        def errors(epoch: int, window: Window) -> Tensor:
-            p, rows = self._visits[epoch][window.place], window.place
-            return window.errors_in_order(change[rows], lambda some, df: slope_product(p[some], df))
-
-        return self._pass(change, errors)
+        learner = RepeatedLearner(self._learner, change)
+        return self._after_all(_Derivative(learner, self._outputs), change)
 
     def unstepped(self, A: Tensor) -> Tensor:
         """B^-1 A: the targets of one epoch, by which GMRES is preconditioned."""
-        K, batch = self._K, self._learner.batch_size
+        K = self._K
+        batch = self._learner.batch_size
         before = torch.empty_like(A)
         for rows in panels(len(K), batch, K.device):
             step = torch.arange(rows.stop - rows.start, device=K.device) // batch
             before[rows] = (K[rows, rows] * (step[:, None] > step)) @ A[rows]
             before[rows] += K[rows, : rows.start] @ A[: rows.start]
         if self._loss != "squared":
-            before = slope_product(self._visits[-1], before)
+            before = slope_product(self._outputs[-len(A) :], before)
         return A / self.rates + before
 
-    def _pass(self, like: Tensor, errors: Callable[[int, Window], Tensor]) -> Tensor:
-        repeated = RepeatedLearner(self._learner, like)
-        for epoch in range(self._epochs):
-            for rows in panels(len(like), self._learner.batch_size, like.device):
-                window = repeated.next_window(self._K[rows], rows)
-                repeated.learn(window, errors(epoch, window))
-        return repeated.coefficients
+    def _after_all(
+        self, follower: Follower, targets: Tensor, start: Tensor | None = None
+    ) -> Tensor:
+        stream = RepeatedStream(self._K, targets, start, epochs=self._epochs)
+        follow(stream.windows(self._learner.batch_size), [follower])
+        return follower.learner.coefficients
+
+
+class _Visitor(Online):
+    """A learner with cross-entropy of which all outputs met on the way are kept."""
+
+    def __init__(self, learner: RepeatedLearner, outputs: Tensor) -> None:
+        super().__init__(learner, loss="cross-entropy")
+        self._outputs = outputs
+
+    def note(self, window: Window, lesson: Lesson, steps: Steps) -> None:
+        """Keeps the outputs before each step."""
+        self._outputs[window.rows] = steps.targets - steps.errors
+
+
+class _Derivative(Follower):
+    """How such a learner changes with its targets, around the outputs met on the way."""
+
+    def __init__(self, learner: RepeatedLearner, outputs: Tensor) -> None:
+        super().__init__(learner)
+        self._outputs = outputs
+
+    def teach(self, window: Window, lesson: Lesson) -> Steps:
+        """Finds the change of the errors with the targets."""
+        p = self._outputs[window.rows]
+        change = window.targets
+        errors = lesson.errors_in_order(change, lambda some, df: slope_product(p[some], df))
+        return Steps(change, errors)
 
 
 def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:
     """(n, 1) how far a step of the last epoch moves the weights in the end, without decay."""
-    n, steps = len(K), learner.steps(len(K))
+    n = len(K)
+    steps = learner.steps(len(K))
     lr = learner.lr if isinstance(learner.lr, float) else learner.lr[-steps:]
     plain = SGD(lr=lr, batch_size=learner.batch_size, reduction=learner.reduction)
     rates = final_response(plain, n) / (1 - learner.momentum)

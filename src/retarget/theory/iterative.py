@@ -21,48 +21,41 @@ free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, Self, get_args
+from collections.abc import Callable
+from typing import Any, Self, get_args
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import (
-    ArrayT,
-    as_count,
-    as_non_negative,
-    as_problem,
-    as_targets,
-    panel_rows,
-    shallow,
-)
-from retarget.errors import InvalidInputError
-from retarget.learners import SGD, require_learner
-from retarget.settings import in_plain_torch
-from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.dual import DualLearner, PrimalLearner, Window
-from retarget.theory.losses import Loss, check_loss, check_targets
-from retarget.theory.offline.aims import (
+from retarget.arrays import ArrayT, as_targets
+from retarget.engine.cholesky import warn_if_meaningless
+from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Iterative, Parts, Steps, follow
+from retarget.engine.losses import Loss, check_loss, check_targets
+from retarget.engine.offline.all import KernelRidge, RecursiveRidge
+from retarget.engine.offline.learner import OfflineLearner
+from retarget.engine.offline.recent import (
     ALL,
     Aim,
-    KernelRidge,
-    OfflineLearner,
-    RecentFeatureRidge,
+    DiscountedFeatureRidge,
     RecentKernelRidge,
-    RecursiveRidge,
+    WindowedFeatureRidge,
 )
+from retarget.engine.primal import PrimalLearner
+from retarget.engine.response import require_lasting_start
+from retarget.engine.stability import FeatureGrowthWatch, GrowthWatch, no_past
+from retarget.engine.stream import FirstBlock, SampleStream, Window
+from retarget.errors import InvalidInputError
+from retarget.learners import SGD, require_learner
+from retarget.scalars import as_count, as_non_negative
+from retarget.settings import in_plain_torch
+from retarget.state_files import part_of, require_shape
 from retarget.theory.offline.logistic import LogisticFit
-from retarget.theory.response import require_lasting_start
-from retarget.theory.settling import Settling
-from retarget.theory.stability import FeatureGrowthWatch, GrowthWatch, no_past
-
-Parts = Literal["both", "online", "offline"]
-FirstBlock = Literal["corrected", "plain"]
+from retarget.theory.problem import as_problem
 
 
-class Sweep:
-    """The state of the iterative correction after the blocks so far.
+class Sweep(Iterative):
+    """The iterative correction of a stream, of which the state can be saved.
 
     The options are those of `iterative_targets`, plus:
 
@@ -71,7 +64,11 @@ class Sweep:
         capacity: Expected length of the stream, if known.
         roomy: Whether samples will arrive a few at a time (see GrowingCholesky).
         aim: Which samples the offline learner counts.
+        targets: (n, c) where the targets are kept; None if they are not.
     """
+
+    offline: OfflineLearner | None  # made with the first samples, which set its sizes
+    watch: GrowthWatch
 
     def __init__(
         self,
@@ -85,106 +82,71 @@ class Sweep:
         roomy: bool = False,
         loss: Loss = "squared",
         aim: Aim = ALL,
+        targets: Tensor | None = None,
     ) -> None:
-        self.gamma, self.parts, self.first_block, self.aim = gamma, parts, first_block, aim
-        self.loss, self._gram, self._roomy = loss, gram, roomy
-        self._learner: DualLearner | PrimalLearner = DualLearner(learner, capacity)
-        self._watch = GrowthWatch(learner, gram, loss=loss)
-        self._offline: OfflineLearner | None = (
-            None  # made with the first samples, which set its sizes
-        )
-        self._settling = Settling(ridge)
+        follower = DualLearner(learner, capacity)
+        watch = GrowthWatch(learner, gram, loss=loss)
+        super().__init__(follower, None, ridge, watch, loss, parts, first_block, targets)
+        self.gamma = gamma
+        self.aim = aim
+        self._gram = gram
+        self._roomy = roomy
         self._warned = False
-
-    def __len__(self) -> int:
-        return len(self._learner)
 
     @property
     def coefficients(self) -> Tensor:
         """(n, c) the learner's dual coefficients; (features, c) its weights in feature space."""
-        return self._learner.coefficients
+        return self.learner.coefficients
+
+    @torch.inference_mode()  # a sixth of the time of a small block; `no_grad` still counts versions
+    def learn(self, window: Window) -> Steps:
+        """Learns the samples of a window.
+
+        The targets are inference tensors, which autograd refuses: copy them for the caller.
+        """
+        if self.offline is None and self.parts != "online":
+            self.offline = self._new_offline(window.targets.shape[1])
+        return super().learn(window)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {
-            "block_condition": self._settling.condition,
+            "block_condition": self.settling.condition,
             "warned": self._warned,
         }
-        parts = {"watch": self._watch, "learner": self._learner, "offline": self._offline}
-        for name, part in parts.items():
-            if part is not None:
-                state |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
+        states = {"watch": self.watch, "learner": self.learner, "offline": self.offline}
+        for name, each in states.items():
+            if each is not None:
+                state |= {f"{name}.{key}": value for key, value in each.state_dict().items()}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a saved state; call it on a new sweep."""
-        self._settling.condition = float(state["block_condition"])
+        self.settling.condition = float(state["block_condition"])
         self._warned = bool(state["warned"])
-        self._watch.load_state_dict(part_of(state, "watch"))
-        self._learner.load_state_dict(part_of(state, "learner"))
-        if self._watch.seen != len(self):
+        self.watch.load_state_dict(part_of(state, "watch"))
+        self.learner.load_state_dict(part_of(state, "learner"))
+        if self.watch.seen != len(self):
             raise InvalidInputError(
-                f"{self._watch.seen} samples were seen, but {len(self)} were learned; expected the "
+                f"{self.watch.seen} samples were seen, but {len(self)} were learned; expected the "
                 "same number"
             )
         if not len(self):
             return
         rows, outputs = self.coefficients.shape
         if self.parts != "online":
-            self._offline = self._new_offline(outputs)
+            self.offline = self._new_offline(outputs)
             offline = part_of(state, "offline")
-            self._offline.load_state_dict(offline, len(self), self.coefficients.shape)
-        if math.isfinite(self._watch.growth):
-            require_shape("probe", self._watch.probe.coefficients, rows, None)
+            self.offline.load_state_dict(offline, len(self), self.coefficients.shape)
+        if math.isfinite(self.watch.growth):
+            require_shape("probe", self.watch.probe.coefficients, rows, None)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """Returns an independent sweep that continues from here.
-
-        `gram` returns the kernel of a range of the stream that the fork follows.
-        """
-        fork = shallow(self)
-        fork._gram, fork._settling = gram, shallow(self._settling)
-        fork._learner, fork._watch = self._learner.fork(), self._watch.fork(gram)
-        fork._offline = None if self._offline is None else self._offline.fork(gram)
+        """Returns an independent sweep that continues from here."""
+        fork = super().fork(gram)
+        fork._gram = gram
+        fork.offline = None if self.offline is None else self.offline.fork(gram)
         return fork
-
-    def portions(
-        self, stop: int, block_size: int, device: torch.device
-    ) -> Iterator[tuple[slice, int]]:
-        """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size)."""
-        return equal_blocks(len(self), stop, block_size, self.first_block, device)
-
-    @torch.inference_mode()  # a sixth of the time of a small block; `no_grad` still counts versions
-    def correct(self, rows: Any, Y: Tensor, block_size: int, start: Tensor | None = None) -> Tensor:
-        """Returns targets for the next blocks, and has the learner learn them.
-
-        The targets are an inference tensor, which autograd refuses: copy them for the caller.
-
-        Args:
-            rows: The new samples: their kernel (m, n + m) against the past and themselves, or
-                their `FeatureRows`.
-            Y: (m, c) their true targets.
-            block_size: Their block size; m is a multiple of it.
-            start: (m, c) the starting function at them; None for zero.
-        """
-        if self.loss == "squared" and start is not None:
-            return self.correct(rows, Y - start, block_size) + start
-        window = self._learner.window(rows, self._watch.riding)
-        aim = Y  # the aim of the first half of Eq. 16 alone, instead of F_n
-        if self.parts != "online":
-            if self._offline is None:
-                self._offline = self._new_offline(Y.shape[1])
-            aim = self._offline.predictions(rows, Y, block_size, start)
-        if window.start == 0 and self.first_block == "plain":
-            targets, errors = Y, window.errors(Y, self.loss, start)
-        elif self.loss != "squared":
-            errors = self._settling.errors(window, aim, block_size)
-            targets = window.targets(errors, self.loss, start)
-        else:
-            targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
-        self._watch.follow(window, targets, errors)
-        self._learner.learn(window, errors)
-        return targets
 
     def _new_offline(self, outputs: int) -> OfflineLearner:
         if self.loss != "squared":
@@ -196,12 +158,12 @@ class Sweep:
 
     def warn_once(self) -> None:
         """Warns once if the targets are not reliable."""
-        self._watch.warn_once()
+        self.watch.warn_once()
         dtype = self.coefficients.dtype
         self._warned = (
             self._warned
-            or warn_if_meaningless("the kernel of a block", self._settling.condition, dtype)
-            or (self._offline is not None and self._offline.warn_once())
+            or warn_if_meaningless("the kernel of a block", self.settling.condition, dtype)
+            or (self.offline is not None and self.offline.warn_once())
         )
 
 
@@ -218,44 +180,15 @@ class FeatureSweep(Sweep):
         aim: Aim = ALL,
     ) -> None:
         super().__init__(learner, gamma, ridge, parts, first_block, no_past, aim=aim)
-        self._learner, self._watch = PrimalLearner(learner), FeatureGrowthWatch(learner)
+        self.learner = PrimalLearner(learner)
+        self.watch = FeatureGrowthWatch(learner)
 
     def _new_offline(self, outputs: int) -> OfflineLearner:
         if self.aim.is_all:
             return RecursiveRidge(self.gamma)
-        return RecentFeatureRidge(self.aim, self.gamma)
-
-
-def equal_blocks(
-    start: int, stop: int, block_size: int, first_block: FirstBlock, device: torch.device
-) -> Iterator[tuple[slice, int]]:
-    """The stream from `start` to `stop`, in row ranges of equal blocks: (rows, block size).
-
-    A first block that is not corrected and a shorter last block are ranges of their own.
-    """
-    if start == 0 and first_block == "plain" and stop > 0:
-        start = min(block_size, stop)
-        yield slice(0, start), start
-    whole = stop - (stop - start) % block_size
-    # ranges of about equal length, and of at least a panel: fewer, larger steps are faster
-    blocks, ranges = (whole - start) // block_size, (whole - start) // panel_rows(device)
-    stride = max(1, -(-blocks // max(1, ranges))) * block_size
-    for begin in range(start, whole, stride):
-        yield slice(begin, min(begin + stride, whole)), block_size
-    if whole < stop:
-        yield slice(whole, stop), stop - whole
-
-
-def settled(
-    settling: Settling, window: Window, Y: Tensor, aim: Tensor, block_size: int, parts: Parts
-) -> tuple[Tensor, Tensor]:
-    """Targets that settle the learner on the aim, block by block, and the errors made on them."""
-    if parts == "offline":
-        targets = Y + settling.alone(window, aim - Y, block_size)
-        return targets, window.errors(targets)
-    # F_n is a function of the kernel's space, Y_n in general is not
-    errors = settling.errors(window, aim, block_size, in_range=parts == "both")
-    return window.targets(errors), errors
+        if self.aim.window is None:
+            return DiscountedFeatureRidge(self.aim, self.gamma)
+        return WindowedFeatureRidge(self.aim, self.gamma)
 
 
 @in_plain_torch
@@ -321,15 +254,23 @@ def iterative_targets(
     problem = as_problem(K, Y, initial, factored=parts != "online")
     check_targets("Y", as_targets("Y", Y), loss)
     require_lasting_start(initial, learner)
-    gram, n, start = problem.K, len(problem.K), problem.start
+    K_all = problem.K
+    n = len(problem.K)
     learner.rates(n)
     targets = torch.empty_like(problem.Y)
     sweep = Sweep(
-        learner, gamma, ridge, parts, first_block, lambda rows: gram[rows, rows], n, loss=loss
+        learner,
+        gamma,
+        ridge,
+        parts,
+        first_block,
+        gram=lambda rows: K_all[rows, rows],
+        capacity=n,
+        loss=loss,
+        targets=targets,
     )
-    for rows, size in sweep.portions(n, block_size, gram.device):
-        begun = None if start is None else start[rows]
-        targets[rows] = sweep.correct(gram[rows, : rows.stop], problem.Y[rows], size, begun)
+    stream = SampleStream.of_matrix(K_all, problem.Y, problem.start)
+    follow(stream.windows(block_size, first_block), [sweep])
     sweep.warn_once()
     return problem.give(targets)
 
@@ -361,10 +302,10 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
     gamma = as_non_negative("gamma", gamma)
     block_size = as_count("block_size", block_size)
     problem = as_problem(K, Y, factored=True)
-    gram, targets = problem.K, torch.empty_like(problem.Y)
-    ridge = KernelRidge(gamma, lambda rows: gram[rows, rows])
-    for rows, size in equal_blocks(0, len(gram), block_size, "corrected", gram.device):
-        targets[rows] = ridge.predictions(gram[rows, : rows.stop], problem.Y[rows], size)
+    K_all = problem.K
+    ridge = KernelRidge(gamma, lambda rows: K_all[rows, rows])
+    windows = SampleStream.of_matrix(K_all, problem.Y).windows(block_size)
+    targets = torch.cat([ridge.learn(window) for window in windows])
     ridge.warn_once()
     return problem.give(targets)
 

@@ -13,28 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import (
-    ArrayT,
-    Problem,
-    as_count,
-    as_non_negative,
-    as_problem,
-    as_targets,
-    as_tensor,
-    panels,
-    require_finite,
-    require_float,
-)
+from retarget.arrays import ArrayT, as_targets, as_tensor, require_finite, require_float
+from retarget.engine.cholesky import factorize
+from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Online, follow
+from retarget.engine.losses import Loss, check_loss, check_targets
+from retarget.engine.response import require_lasting_start
+from retarget.engine.stability import GrowthWatch
+from retarget.engine.stream import SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import factorize
-from retarget.theory.dual import DualLearner
 from retarget.theory.epochs import online_pass
-from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.logistic import logistic_coefficients
-from retarget.theory.response import require_lasting_start
-from retarget.theory.stability import GrowthWatch
+from retarget.theory.problem import Problem, as_problem
 
 
 @in_plain_torch
@@ -181,9 +174,11 @@ def offline_learning_curve(
     problem = as_problem(K, Y, factored=True)
     query = _as_query(problem, K_query)
     factor = factorize(problem.K, gamma)
-    V, beta = factor.solve_lower(query.mT.contiguous()), factor.solve_lower(problem.Y)
+    V = factor.solve_lower(query.mT.contiguous())
+    beta = factor.solve_lower(problem.Y)
     total = query.new_zeros(len(query), beta.shape[1])
-    predictions, start = [], 0
+    predictions = []
+    start = 0
     for stop in _checked_stops(stops, len(problem.K), 1):
         total = total + V[start:stop].mT @ beta[start:stop]
         predictions.append(total)
@@ -219,22 +214,17 @@ def online_learning_curve(
     """
     problem = as_problem(K, Y)
     query = _as_query(problem, K_query)
-    gram, n = problem.K, len(problem.K)
+    K_all = problem.K
+    n = len(problem.K)
     require_learner(learner)
     learner.rates(n)
-    dual = DualLearner(learner, capacity=n)
-    watch = GrowthWatch(learner, lambda batch: gram[batch, batch])
+    watch = GrowthWatch(learner, lambda batch: K_all[batch, batch])
+    follower = Online(DualLearner(learner, capacity=n), watch)
+    stream = SampleStream.of_matrix(K_all, problem.Y)
     predictions = []
     for stop in _checked_stops(stops, n, learner.batch_size):
-        start = len(dual)
-        for rows in panels(stop - start, learner.batch_size, gram.device):
-            rows = slice(start + rows.start, start + rows.stop)
-            K_rows, targets = gram[rows, : rows.stop], problem.Y[rows]
-            window = dual.window(K_rows, watch.riding)
-            errors = window.errors(targets)
-            watch.follow(window, targets, errors)
-            dual.learn(window, errors)
-        predictions.append(query[:, :stop] @ dual.coefficients)
+        follow(stream.windows(learner.batch_size, begin=len(follower), stop=stop), [follower])
+        predictions.append(query[:, :stop] @ follower.learner.coefficients)
     watch.warn_once()
     result: ArrayT = _stacked(problem, predictions)
     return result

@@ -18,8 +18,8 @@ from retarget.diagnosis.measure.intervals import Batches, relative_difference
 from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.engine.stream_kernel import DenseKernel, StreamKernel
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.stream_kernel import DenseKernel, StreamKernel
 
 CHUNKS = 20
 THINNED_ROWS = 3000

@@ -16,11 +16,11 @@ from retarget.diagnosis.measure.compare import Ruler, predictions
 from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.intervals import ratio
 from retarget.diagnosis.options import DiagnosisOptions
+from retarget.engine.stream_kernel import FeatureKernel, StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.kernels import Affine, Linear
 from retarget.kernels.feature_maps import feature_map
 from retarget.kernels.lookup import named_class
-from retarget.theory.stream_kernel import FeatureKernel, StreamKernel
 
 LARGER = 100.0  # how many times the ridge is
 

@@ -19,16 +19,16 @@ from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.passes import Job, effective_targets, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import Approximation
-from retarget.errors import StreamTooLargeError
-from retarget.kernels import Kernel
-from retarget.kernels.feature_maps import FeatureMap, feature_map, nystroem_map
-from retarget.learners import SGD
-from retarget.theory.stream_kernel import (
+from retarget.engine.stream_kernel import (
     DENSE_LEAVE_ONE_OUT_ROWS,
     DenseKernel,
     FeatureKernel,
     StreamKernel,
 )
+from retarget.errors import StreamTooLargeError
+from retarget.kernels import Kernel
+from retarget.kernels.feature_maps import FeatureMap, feature_map, nystroem_map
+from retarget.learners import SGD
 
 MOST_MEMORY = 4_000_000_000
 MOST_EXACT_ROWS = 12_000  # unless mode is "exact": the time grows as the cube of the rows

@@ -12,8 +12,8 @@ from retarget.diagnosis.measure.compare import Predictions
 from retarget.diagnosis.measure.holdout import Split
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.stream_kernel import StreamKernel
 
 COUNTED = 0.01  # rows discounted below this weight are left out
 REFITS = 40  # how often a progressive evaluation refits such a model

@@ -14,9 +14,9 @@ from torch import Tensor
 from retarget.diagnosis.measure.passes import Job, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import ChosenValue, KernelUsed
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.kernels import Kernel, as_kernel
 from retarget.kernels.lookup import named_class
-from retarget.theory.stream_kernel import StreamKernel
 
 GAMMA_GRID = np.logspace(-7, 6, 40)  # times the mean of k(x, x)
 GAMMAS = slice(9, 31)  # tried first, 1e-4 to 1e3; the rest only if the best is at an edge

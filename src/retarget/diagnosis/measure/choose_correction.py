@@ -11,11 +11,12 @@ from torch import Tensor
 
 from retarget.diagnosis.answers import TOO_LARGE
 from retarget.diagnosis.measure.choose import tried_values
-from retarget.diagnosis.measure.passes import IterativeCorrection, follow, offline_aims
+from retarget.diagnosis.measure.passes import TriedCorrection, offline_aims
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
+from retarget.engine.followers import follow
+from retarget.engine.stream_kernel import DenseKernel, Offline, StreamKernel
 from retarget.learners import SGD
-from retarget.theory.stream_kernel import DenseKernel, Offline, StreamKernel
 
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
 AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, while that gets nearer
@@ -79,8 +80,8 @@ def _nearest(
     for value in gamma.value * AIMS:
         if candidates:
             aims = offline_aims(kernel, value, block_size)
-        tries = [IterativeCorrection(kernel, learner, aims, r, keep_targets=False) for r in given]
-        follow(kernel, tries, block_size)
+        tries = [TriedCorrection(kernel, learner, aims, r) for r in given]
+        follow(kernel.windows(block_size), tries)
         distances = _distances(kernel, [one.coefficients for one in tries], offline.coefficients)
         wild = [one.failure is not None or one.size > TOO_LARGE for one in tries]
         unusable, nearest, best = min(zip(wild, distances, given, strict=True))

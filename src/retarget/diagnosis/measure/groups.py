@@ -9,7 +9,7 @@ from torch import Tensor
 
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
-from retarget.theory.stream_kernel import StreamKernel
+from retarget.engine.stream_kernel import StreamKernel
 
 MOST_GROUPS = 30
 PARTS = 10

@@ -10,7 +10,6 @@ from torch import Tensor
 from retarget.diagnosis.answers import LearnerName, Predictor
 from retarget.diagnosis.measure.choose_correction import choose_correction
 from retarget.diagnosis.measure.passes import (
-    ExactCorrection,
     IterativeCorrection,
     Job,
     OnlineRun,
@@ -22,10 +21,11 @@ from retarget.diagnosis.measure.passes import (
 from retarget.diagnosis.measure.recall import ORDERS_AT_THE_END, Fold, FoldAnswers
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
+from retarget.engine.followers import Exact
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
-from retarget.theory.stream_kernel import StreamKernel
 
 BETTER_RATE = 0.95  # a rate is tried if its prequential error is below this share
 BATCH_FACTOR = 4
@@ -165,7 +165,7 @@ def learn_all(
     diverged = "The online learner diverges on the {} corrected targets, {}."
     try:
         # the targets that lead the learner to A = A_off / w
-        exact = ExactCorrection(kernel, learner, errors_reaching(offline.dual, learner))
+        exact = Exact(kernel.learner(learner), errors_reaching(offline.dual, learner))
     except UnreachableTargetsError as error:
         learned.failures.append(f"There is no exact correction: {error}.")
     else:

@@ -1,6 +1,6 @@
 """Runs online learners over a stream, on its targets or on targets corrected along the way.
 
-Several learners share one pass, since computing the rows of the kernel is the expensive part.
+Several learners share one pass, since computing the rows of the kernel is the expensive window.
 """
 
 import math
@@ -13,39 +13,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.arrays import panels
+from retarget.engine.cholesky import warn_if_meaningless
+from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
+from retarget.engine.lesson import Lesson
+from retarget.engine.response import final_response
+from retarget.engine.stream import Window
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
-from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.offline.aims import newest_coefficients
-from retarget.theory.response import final_response
-from retarget.theory.settling import Settling, in_blocks
-from retarget.theory.stream_kernel import Part, StreamKernel
 
 # An error above this is meaningless, and its square overflows.
 OVERFLOW = 1e150
 
 
-def follow(
-    kernel: StreamKernel,
-    followers: Sequence["OnlineRun | ExactCorrection | IterativeCorrection"],
-    block_size: int,
-    order: Tensor | None = None,
-) -> None:
-    """Passes over the stream once; a follower that fails is skipped from then on."""
-    for part in kernel.windows(block_size, order):
-        for follower in followers:
-            if follower.failure is None:
-                follower.learn(part)
-
-
-class OnlineRun:
+class OnlineRun(Online):
     """An online learner trained on targets, which may be computed along the way.
 
-    `errors` (n, c), if kept, are the errors on each row before it was learned, in the order of
-    learning; `before_blocks` (n, c), if requested, are the errors of predictions made before the
-    row's block was learned, against the stream's own targets; `after_steps` (n, c), if requested,
-    are the predictions made right after the row's step.
+    `errors` (n, c), if kept, are the errors on each row before it was learned; `before_blocks`
+    (n, c), if requested, are the errors of predictions made before the row's block was learned,
+    against the stream's own targets; `after_steps` (n, c), if requested, are the predictions made
+    right after the row's step.
     """
 
     def __init__(
@@ -61,40 +48,39 @@ class OnlineRun:
         probe: "Probe | None" = None,
     ) -> None:
         unknown = torch.full_like(kernel.Y, math.nan)
-        self.errors = unknown.clone() if keep_errors else None
+        super().__init__(kernel.learner(learner), errors=unknown.clone() if keep_errors else None)
         self.before_blocks = unknown.clone() if before_blocks else None
         self.after_steps = unknown if after_steps else None
         self.diverged_at: int | None = None
-        self.failure: str | None = None
-        self._kernel, self._state, self._order = kernel, kernel.learner(learner), order
-        self._targets = targets
+        self._kernel = kernel
+        self._order = order
+        self._given = targets
         self._probe = probe
         self._squares = targets.new_zeros(2, targets.shape[1])  # for each half of the stream
 
-    def learn(self, part: Part) -> None:
-        """Learns the next samples, unless its errors overflow."""
-        window = self._state.window(part.panel)
-        errors = window.errors(self._targets[part.samples])
-        bad = ~(errors.abs() < OVERFLOW).all(1)
+    def teach(self, window: Window, lesson: Lesson) -> Steps:
+        """Finds its errors on the targets; fails if they overflow."""
+        steps = super().teach(window._replace(targets=self._given[window.samples]), lesson)
+        bad = ~(steps.errors.abs() < OVERFLOW).all(1)
         if bad.any():
-            self.diverged_at = part.rows.start + int(bad.nonzero()[0, 0]) + 1  # counted from 1
+            self.diverged_at = window.rows.start + int(bad.nonzero()[0, 0]) + 1  # counted from 1
             self.failure = f"from row {self.diverged_at} of the stream on"
-            return
-        if self.errors is not None:
-            self.errors[part.rows] = errors
-        step = window.memory.step_of
+        return steps
+
+    def note(self, window: Window, lesson: Lesson, steps: Steps) -> None:
+        """Keeps what was requested."""
+        errors, step_of = steps.errors, lesson.memory.step_of
         if self.before_blocks is not None:
-            first_of_block = np.arange(len(errors)) // part.block_size * part.block_size
-            predicted = predictions_before(step[first_of_block], window, errors)
-            self.before_blocks[part.rows] = self._kernel.Y[part.samples] - predicted
+            first_of_block = np.arange(len(errors)) // window.block_size * window.block_size
+            predicted = lesson.predictions_before(step_of[first_of_block], errors)
+            self.before_blocks[window.rows] = window.targets - predicted
         if self.after_steps is not None:
-            self.after_steps[part.rows] = predictions_before(step + 1, window, errors)
+            self.after_steps[window.rows] = lesson.predictions_before(step_of + 1, errors)
         if self._probe is not None:
-            self._probe.ask(part, self._state, window, errors)
-        first = max(0, min(len(errors), len(self._kernel) // 2 - part.rows.start))
+            self._probe.ask(window, self.learner, lesson, errors)
+        first = max(0, min(len(errors), len(self._kernel) // 2 - window.rows.start))
         self._squares[0] += errors[:first].square().sum(0)
         self._squares[1] += errors[first:].square().sum(0)
-        self._state.learn(window, errors)
 
     @property
     def squared_error(self) -> Tensor:
@@ -111,7 +97,7 @@ class OnlineRun:
         """The coefficients that predict a query from its kernel row; None if it diverged."""
         if self.failure:
             return None
-        coefficients: Tensor = self._state.coefficients
+        coefficients = self.learner.coefficients
         if self._order is None:
             return coefficients
         return self._kernel.in_stream_order(coefficients, self._order)
@@ -143,38 +129,22 @@ class Probe:
         self._kernel, self._Q, self._order = kernel, Q, order
         self._rows, self._times = rows, times
 
-    def ask(self, part: Part, state: Any, window: Window, errors: Tensor) -> None:
-        """Asks what falls into a window, of which the errors are known but not yet learned."""
-        start, stop = part.rows.start, part.rows.stop
+    def ask(self, window: Window, state: Any, lesson: Lesson, errors: Tensor) -> None:
+        """Asks what falls into a lesson, of which the errors are known but not yet learned."""
+        start, stop = window.rows.start, window.rows.stop
         inside = (self._times > start) & (self._times <= stop)
         if start == 0:
             inside |= self._times == 0
         pairs = np.flatnonzero(inside)
-        step_of = window.memory.step_of
+        step_of = lesson.memory.step_of
         batch = int((step_of == 0).sum())
         for some in panels(len(pairs), 1, errors.device):
             chosen = pairs[some]
             times = self._times[chosen]
             steps = np.where(times == stop, step_of[-1] + 1, (times - start) // batch)
-            Q = self._kernel.queried(self._Q[self._rows[chosen]], part.rows, self._order)
-            asked = state.queries(Q, window)
-            self.predictions[chosen] = predictions_before(steps, asked, errors)
-
-
-def predictions_before(steps: np.ndarray, window: Window, errors: Tensor) -> Tensor:
-    """Returns (m, c) predictions for rows, each made before a step (m,) of a window.
-
-    They are the window's own rows, or others that are met along it.
-    A row's prediction depends on the errors (m, c) of the rows whose steps came before.
-    """
-    memory = window.memory
-    if memory.responses is None:
-        rates = window.gram.new_tensor(memory.deposit[0, memory.step_of])
-        earlier = torch.from_numpy(memory.step_of < steps[:, None])
-        coupling = window.gram * earlier * rates
-    else:
-        coupling = window.spread(memory.responses[0][steps]).mul_(window.gram)
-    return window.inherited(memory.carry, steps) + coupling @ errors
+            Q = self._kernel.queried(self._Q[self._rows[chosen]], window.rows, self._order)
+            asked = state.queries(Q, lesson)
+            self.predictions[chosen] = asked.predictions_before(steps, errors)
 
 
 class Job(NamedTuple):
@@ -200,7 +170,8 @@ def learn_online(
         for job in jobs
     ]
     # windows end with a mini-batch of every learner, so all can use the same kernel rows
-    follow(kernel, runs, math.lcm(*(job.learner.batch_size for job in jobs)), order)
+    together = math.lcm(*(job.learner.batch_size for job in jobs))
+    follow(kernel.windows(together, order), runs)
     return runs
 
 
@@ -215,102 +186,105 @@ def effective_targets(
     return dual, gamma * dual + kernel.values(run.coefficients)
 
 
-class ExactCorrection:
-    """Computes the targets on which the learner makes the given errors."""
+class KnownPredictions:
+    """An offline learner of which the predictions (n, c) are known."""
 
-    failure: str | None = None
+    def __init__(self, predictions: Tensor) -> None:
+        self._predictions = predictions
 
-    def __init__(self, kernel: StreamKernel, learner: SGD, errors: Tensor) -> None:
-        self.targets = torch.empty_like(errors)
-        self._state, self._errors = kernel.learner(learner), errors
-
-    def learn(self, part: Part) -> None:
-        """Computes the targets of the next samples, and learns them."""
-        window, errors = self._state.window(part.panel), self._errors[part.rows]
-        self.targets[part.rows] = window.targets(errors)
-        self._state.learn(window, errors)
+    def learn(self, window: Window) -> Tensor:
+        """(m, c) its prediction for each new block, once it has learned that block."""
+        return self._predictions[window.rows]
 
 
-class IterativeCorrection:
-    """Computes targets that lead the learner to (n, c) aims, block by block (Prop. 4.2).
+class TriedCorrection(Iterative):
+    """Leads the learner to (n, c) aims, block by block (Prop. 4.2), on targets that are not kept.
 
-    If that fails, `targets` are NaN and `failure` says why; `size` is the largest distance of a
-    target from the true targets' mean, in their standard deviations.
+    If that fails, `failure` says why; `size` is the largest distance of a target from the true
+    targets' mean, in their standard deviations.
     """
 
-    def __init__(
-        self,
-        kernel: StreamKernel,
-        learner: SGD,
-        aims: Tensor,
-        ridge: float,
-        keep_targets: bool = True,
-    ) -> None:
-        self.failure: str | None = None
-        self.targets = torch.empty_like(aims if keep_targets else aims[:0])
+    def __init__(self, kernel: StreamKernel, learner: SGD, aims: Tensor, ridge: float) -> None:
+        super().__init__(kernel.learner(learner), KnownPredictions(aims), ridge)
         self.size = 0.0
         spread = kernel.Y.std(0, correction=0)
-        self._mean, self._spread = kernel.Y.mean(0), torch.where(spread > 0, spread, 1.0)
-        self._state, self._settling, self._aims = kernel.learner(learner), Settling(ridge), aims
+        self._mean = kernel.Y.mean(0)
+        self._spread = torch.where(spread > 0, spread, 1.0)
 
-    def learn(self, part: Part) -> None:
-        """Computes the targets of the next samples, and learns them."""
-        window = self._state.window(part.panel)
+    def teach(self, window: Window, lesson: Lesson) -> Steps:
+        """Finds the targets; fails if there are none, or if they overflow."""
         try:
-            errors = self._settling.errors(window, self._aims[part.rows], part.block_size)
-            targets = window.targets(errors)
-            if not bool((targets.abs() < OVERFLOW).all()):
-                self.failure = "its targets overflow; a larger ridge would keep them smaller"
+            steps = super().teach(window, lesson)
         except NotPositiveDefiniteError as error:
             self.failure = str(error)
-        if self.failure is not None:
-            self.targets.fill_(math.nan)
-            return
-        if len(self.targets):
-            self.targets[part.rows] = targets
-        farthest = ((targets - self._mean).abs() / self._spread).max()
+            return Steps(window.targets, torch.full_like(window.targets, math.nan))
+        if not bool((steps.targets.abs() < OVERFLOW).all()):
+            self.failure = "its targets overflow; a larger ridge would keep them smaller"
+        return steps
+
+    def note(self, window: Window, lesson: Lesson, steps: Steps) -> None:
+        """Measures the targets."""
+        farthest = ((steps.targets - self._mean).abs() / self._spread).max()
         self.size = max(self.size, float(farthest))
-        self._state.learn(window, errors)
 
     @property
     def coefficients(self) -> Tensor | None:
         """The coefficients that predict a query from its kernel row; None if it failed."""
-        return None if self.failure else self._state.coefficients
+        return None if self.failure else self.learner.coefficients
 
     def warn_if_meaningless(self) -> None:
         """Warns if the targets have lost too many digits to be reliable."""
         if self.failure is None:
-            condition, dtype = self._settling.condition, self._aims.dtype
+            condition, dtype = self.settling.condition, self._mean.dtype
             warn_if_meaningless("the kernel of a block", condition, dtype)
+
+
+class IterativeCorrection(TriedCorrection):
+    """The same, with its `targets` (n, c), which are NaN if it fails."""
+
+    targets: Tensor
+
+    def __init__(self, kernel: StreamKernel, learner: SGD, aims: Tensor, ridge: float) -> None:
+        super().__init__(kernel, learner, aims, ridge)
+        self.targets = torch.empty_like(aims)
+
+    def teach(self, window: Window, lesson: Lesson) -> Steps:
+        """Finds the targets."""
+        steps = super().teach(window, lesson)
+        if self.failure is not None:
+            self.targets.fill_(math.nan)
+        return steps
 
 
 def learn_corrected(
     kernel: StreamKernel,
     learner: SGD,
-    correction: ExactCorrection | IterativeCorrection,
+    correction: Exact | IterativeCorrection,
     block_size: int,
     before_blocks: bool = False,
     probe: Probe | None = None,
 ) -> OnlineRun:
     """Trains the learner on corrected targets as they are computed, including rounding."""
-    run = OnlineRun(kernel, learner, correction.targets, before_blocks=before_blocks, probe=probe)
-    follow(kernel, [correction, run], block_size)
-    return run
+    targets = correction.targets
+    taught = OnlineRun(kernel, learner, targets, before_blocks=before_blocks, probe=probe)
+    follow(kernel.windows(block_size), [correction, taught])
+    return taught
 
 
 def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
     """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
     aims = torch.empty_like(kernel.Y)
-    for (rows, _, size, _), new in kernel.innovations(gamma, block_size):
-        # F_n = Y_n - gamma L_nn^-T beta_n
-        aims[rows] = kernel.Y[rows] - gamma * newest_coefficients(new.corner, new.beta, size)
+    offline = kernel.offline_learner(gamma)
+    for window in kernel.windows(block_size):
+        aims[window.rows] = offline.learn(window)
     return aims
 
 
 def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
     """Returns (n, c) errors on each mini-batch of the offline learner of all rows before it."""
     errors = torch.empty_like(kernel.Y)
-    for (rows, _, size, _), new in kernel.innovations(gamma, batch_size):
-        triangles = diagonal_blocks(new.corner, size).tril()  # L_BB beta_B = y_B - f_off(X_B)
-        errors[rows] = (triangles @ in_blocks(new.beta, size)).flatten(0, 1)
+    offline = kernel.offline_learner(gamma)
+    for window in kernel.windows(batch_size):
+        new = offline.innovation(window.panel, window.targets)
+        errors[window.rows] = new.errors(window.block_size)
     return errors

@@ -27,9 +27,9 @@ from retarget.diagnosis.measure.passes import (
     offline_aims,
 )
 from retarget.diagnosis.stream import Stream
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
-from retarget.theory.stream_kernel import StreamKernel
 
 LATE = (0.8, 0.85, 0.9, 0.95, 1.0)  # of the rows learned
 LATE_OF_LONG, LONG_ROWS = (0.9, 1.0), 50_000  # a long stream leaves less to the luck of last rows

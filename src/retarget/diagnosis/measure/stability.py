@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from retarget.engine.cholesky import solve_lower, solve_lower_transposed
+from retarget.engine.stability import stable_limit
+from retarget.engine.stream_kernel import StreamKernel
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import solve_lower, solve_lower_transposed
-from retarget.theory.stability import stable_limit
-from retarget.theory.stream_kernel import StreamKernel
 
 LARGEST_EIGENPROBLEM = 1024
 NON_NORMALITY_ROWS = 2000
@@ -40,7 +40,7 @@ def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
     if n > NON_NORMALITY_ROWS:
         n = max(1, NON_NORMALITY_ROWS // learner.batch_size) * learner.batch_size
         n = min(n, len(kernel))
-    M = kernel.learner(learner).window(kernel.panel(slice(0, n))).coupling.clone()
+    M = kernel.learner(learner).lesson(kernel.panel(slice(0, n))).coupling.clone()
     if not bool(M.isfinite().all()):
         return math.nan
     M.diagonal().fill_(1.0)

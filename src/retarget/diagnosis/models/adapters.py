@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from retarget.diagnosis.dialect import option
 from retarget.diagnosis.stream import Stream
+from retarget.engine.stream_kernel import Advance
 from retarget.errors import InvalidInputError
 from retarget.import_path import USER_ERRORS, reason
-from retarget.theory.stream_kernel import Advance
 
 PREDICTED_AT_ONCE = 4096  # rows
 

@@ -13,14 +13,15 @@ import numpy as np
 from retarget.diagnosis.answers import TOO_LARGE
 from retarget.diagnosis.measure.choose import choose_block, choose_gamma
 from retarget.diagnosis.measure.choose_correction import choose_correction
-from retarget.diagnosis.measure.passes import IterativeCorrection, follow, offline_aims
+from retarget.diagnosis.measure.passes import IterativeCorrection, offline_aims
 from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
 from retarget.diagnosis.models.equivalent import Machine
 from retarget.diagnosis.models.runs import pass_in_order
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.engine.followers import follow
+from retarget.engine.stream_kernel import Advance
 from retarget.settings import in_plain_torch
-from retarget.theory.stream_kernel import Advance
 
 # A network often follows only targets that are smaller than those its kernel asks for. So these are
 # tried as well: multiples of the batch model's ridge, each with a least stabilizer in multiples of
@@ -96,7 +97,7 @@ def candidates(
     for ridge, stabilizer in dict.fromkeys(pairs):
         aims = choice.aims if ridge == first[0] else offline_aims(kernel, ridge, block)
         correction = IterativeCorrection(kernel, learner, aims, stabilizer)
-        follow(kernel, [correction], block)
+        follow(kernel.windows(block), [correction])
         if correction.failure is not None:
             continue
         targets = (correction.targets + start).numpy()

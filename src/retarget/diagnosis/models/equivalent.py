@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.diagnosis.measure.approximation import FEATURE_WORK, MOST_FEATURES
-from retarget.diagnosis.measure.passes import OnlineRun, follow
+from retarget.diagnosis.measure.passes import OnlineRun
 from retarget.diagnosis.models.adapters import (
     LossFunction,
     OneByOneModel,
@@ -21,14 +21,15 @@ from retarget.diagnosis.models.adapters import (
     PartialFitModel,
     TorchModel,
 )
+from retarget.engine.followers import follow
+from retarget.engine.response import remaining_start
+from retarget.engine.stream_kernel import DenseKernel, FeatureKernel, StreamKernel
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
-from retarget.theory.response import remaining_start
-from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, StreamKernel
 
 MOST_ROWS = 4000  # for a dense kernel
 LARGEST_CLIP = 1e9  # a larger clipping threshold never has an effect
@@ -333,10 +334,10 @@ def predicted_movement(machine: Machine) -> np.ndarray | None:
     n = len(kernel)
     left = start.new_tensor(remaining_start(learner, n))[:, None]
     next_step = (torch.arange(n, device="cpu") // learner.batch_size + 1) * learner.batch_size
-    run = OnlineRun(kernel, learner, kernel.Y + (1 - left[:-1]) * start, after_steps=True)
-    follow(kernel, [run], learner.batch_size)
-    if run.coefficients is None or run.after_steps is None:
+    online = OnlineRun(kernel, learner, kernel.Y + (1 - left[:-1]) * start, after_steps=True)
+    follow(kernel.windows(learner.batch_size), [online])
+    if online.coefficients is None or online.after_steps is None:
         return None
-    end = kernel.values(run.coefficients) + left[-1] * start
-    movement: np.ndarray = (end - run.after_steps - left[next_step.clamp(max=n)] * start).numpy()
+    end = kernel.values(online.coefficients) + left[-1] * start
+    movement: np.ndarray = (end - online.after_steps - left[next_step.clamp(max=n)] * start).numpy()
     return movement

@@ -56,9 +56,9 @@ from retarget.diagnosis.models.runs import (
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
+from retarget.engine.stream_kernel import Advance
 from retarget.errors import ModelRunError, RetargetError
 from retarget.progress import PatientBar
-from retarget.theory.stream_kernel import Advance
 
 # What a model predicts for the rows of each question; empty if it failed.
 Said = dict[Question, Predictions]

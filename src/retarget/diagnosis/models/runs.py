@@ -16,7 +16,7 @@ from retarget.diagnosis.measure.recall import late_moments
 from retarget.diagnosis.models.adapters import OnlineModel, seeded
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
-from retarget.theory.stream_kernel import Advance
+from retarget.engine.stream_kernel import Advance
 
 ORDERS = 10
 STEPS = 300_000  # for all random orders together, and for all epochs of a batch model

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,6 +19,7 @@ from retarget.diagnosis.tables.dates import (
 )
 from retarget.diagnosis.tables.lags import lag_name, with_lags
 from retarget.errors import InvalidInputError
+from retarget.scalars import is_whole
 from retarget.text import did_you_mean, listed, shown
 
 LARGEST_TEXT = 2_000_000_000  # bytes of a CSV, unpacked
@@ -138,7 +138,7 @@ class Roles:
                 raise InvalidInputError(
                     f"{named(field)} is {value!r}; expected one of {', '.join(known)}"
                 )
-        if not isinstance(self.lags, Integral) or isinstance(self.lags, bool) or self.lags < 0:
+        if not is_whole(self.lags) or self.lags < 0:
             raise InvalidInputError(
                 f"{named('lags')} is {self.lags!r}; expected a whole number of previous values, or "
                 "0"

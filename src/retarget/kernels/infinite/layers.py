@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from retarget.arrays import as_non_negative, as_positive
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.scalars import as_non_negative, as_positive
 
 READ = (
     *(nn.Linear, nn.Conv2d, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.AvgPool2d, nn.AdaptiveAvgPool2d),

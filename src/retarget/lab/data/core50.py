@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from retarget.archives import open_zip, read_file
-from retarget.arrays import as_count
 from retarget.errors import InvalidInputError, MissingDataError, missing_extra
 from retarget.lab.data.cache import file_checksum, files_checksum
 from retarget.lab.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.progress import PatientBar
+from retarget.scalars import as_count
 from retarget.text import listed
 
 try:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retarget.arrays import ArrayT, as_count, as_tensor, give_back
+from retarget.arrays import ArrayT, as_tensor, give_back
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.lab.data.backbones import ResNet18, identity
 from retarget.lab.data.cache import cache_folder, cached_array
 from retarget.progress import PatientBar
 from retarget.samples import evaluating
+from retarget.scalars import as_count
 from retarget.settings import full_precision
 
 # Means and deviations of red, green and blue in ImageNet, for pixels in [0, 1].

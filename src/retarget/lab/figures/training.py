@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retarget import lab
+from retarget.engine.followers import Parts
 from retarget.errors import TrainingDivergedError
 from retarget.lab import History, Method, TaskStream
 from retarget.lab.experiment import Config, Count, Positive
@@ -23,7 +24,6 @@ from retarget.learners import SGD, Reduction
 from retarget.networks.corrector import Kind, Refresh
 from retarget.streaming.ridge.learner import Precision
 from retarget.streaming.ridge.views import View
-from retarget.theory.iterative import Parts
 
 WholeNotNegative = Annotated[int, Field(ge=0)]
 SHIFT = 2  # pixels by which views of a picture differ

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from retarget.engine.followers import Parts
+from retarget.engine.stream import FirstBlock
 from retarget.errors import (
     DivergedError,
     NotPositiveDefiniteError,
@@ -23,7 +25,6 @@ from retarget.learners import SGD, Reduction
 from retarget.networks.closed_loop import ClosedLoopCorrector, ClosedLoopOptions
 from retarget.networks.corrector import CorrectionOptions, Kind, NetworkCorrector, Refresh
 from retarget.state_files import part_of
-from retarget.theory.iterative import FirstBlock, Parts
 
 if TYPE_CHECKING:
     from retarget.lab.figures.training import NetworkRun

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import as_count, as_non_negative
 from retarget.lab.methods import Batch, Method, recipe
 from retarget.lab.training import gather_rows
 from retarget.networks.reservoir import Reservoir
+from retarget.scalars import as_count, as_non_negative
 
 if TYPE_CHECKING:
     from retarget.lab.figures.training import NetworkRun

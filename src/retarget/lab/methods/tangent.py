@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count
 from retarget.errors import InvalidInputError
 from retarget.lab.methods import Method
 from retarget.samples import evaluating
+from retarget.scalars import as_count
 from retarget.streaming.ridge.learner import Precision, Prepared, StreamingRidge, as_ridge
 from retarget.streaming.ridge.tangent import TangentLearner
 from retarget.streaming.ridge.views import View

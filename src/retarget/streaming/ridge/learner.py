@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_count, as_non_negative, as_targets, give_back
+from retarget.arrays import FLOATS, as_targets, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, feature_map, fingerprint
 from retarget.locks import Lock
 from retarget.samples import library_of, take
+from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.ridge.moments import Moments, RidgeSolution

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_count
 from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.empirical.projection import Projection
 from retarget.kernels.feature_maps import combining, tangent_map
 from retarget.samples import copied
+from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import checksum, part_of
 from retarget.streaming.module import TangentNetwork

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import panels
+from retarget.engine.cholesky import GrowingCholesky, factorize
+from retarget.engine.dual import DualLearner
+from retarget.engine.lesson import diagonal_blocks
+from retarget.engine.offline.all import KernelRidge, RecursiveRidge
+from retarget.engine.primal import FeatureRows, PrimalLearner
+from retarget.engine.settling import in_blocks
+from retarget.engine.stream import Window, equal_blocks
+from retarget.engine.sums import FeatureSums
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky, factorize, normal_factor
-from retarget.theory.dual import DualLearner, FeatureRows, PrimalLearner, diagonal_blocks
-from retarget.theory.iterative import equal_blocks
-from retarget.theory.offline.aims import Innovation, KernelRidge, RecursiveRidge
-from retarget.theory.settling import in_blocks
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
 # eigendecomposition is about thirty times the work of a Cholesky factorization.
@@ -28,22 +31,6 @@ FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
 
 
 Advance = Callable[[int], None]  # called with the number of rows done
-
-
-class Part(NamedTuple):
-    """A few consecutive samples of a stream, in whole blocks of one size.
-
-    Attributes:
-        rows: Their positions in the order in which they are learned.
-        samples: Their positions in the stream: the same, unless it is learned in another order.
-        block_size: The size of their blocks.
-        panel: The input of a learner's window: rows of the kernel, or features.
-    """
-
-    rows: slice
-    samples: slice | Tensor
-    block_size: int
-    panel: Any
 
 
 class Offline(NamedTuple):
@@ -65,7 +52,9 @@ class StreamKernel(ABC):
     """
 
     def __init__(self, X: Tensor, Y: Tensor, advance: Advance | None = None) -> None:
-        self.X, self.Y, self._advance = X, Y, advance
+        self.X = X
+        self.Y = Y
+        self._advance = advance
 
     def __len__(self) -> int:
         return len(self.X)
@@ -74,20 +63,14 @@ class StreamKernel(ABC):
         """Has `advance` called from now on."""
         self._advance = advance
 
-    def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Part]:
+    def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Window]:
         """The stream in windows of whole blocks, perhaps in another order of (some of) its rows.
 
         A last, shorter block is a window of its own.
         """
         for rows, size in self._ranges(block_size, len(self) if order is None else len(order)):
             samples = rows if order is None else order[rows]
-            yield Part(rows, samples, size, self.panel(rows, order))
-
-    def innovations(self, gamma: float, block_size: int) -> Iterator[tuple[Part, Innovation]]:
-        """The same windows, with what they add to the offline learner on the rows before them."""
-        learn = self._offline_learner(gamma)
-        for part in self.windows(block_size):
-            yield part, learn(part)
+            yield Window(rows, samples, size, self.panel(rows, order), self.Y[samples])
 
     def _ranges(self, block_size: int, stop: int | None = None) -> Iterator[tuple[slice, int]]:
         device = self.X.device
@@ -99,7 +82,8 @@ class StreamKernel(ABC):
 
     def spread_rows(self, most: int) -> Tensor:
         """Positions of at most this many rows, evenly spaced over the stream."""
-        last, count = len(self) - 1, min(len(self), most)
+        last = len(self) - 1
+        count = min(len(self), most)
         return torch.linspace(0, last, count, dtype=torch.float64, device="cpu").round().long()
 
     def mean_diagonal(self) -> float:
@@ -135,7 +119,8 @@ class StreamKernel(ABC):
         """The input of a learner's window for these samples, in this (or another) order."""
 
     @abstractmethod
-    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]: ...
+    def offline_learner(self, gamma: float) -> KernelRidge | RecursiveRidge:
+        """An offline learner before its first sample."""
 
     @abstractmethod
     def query(self, X: Tensor) -> Tensor:
@@ -266,25 +251,27 @@ class DenseKernel(StreamKernel):
         not seen it is $A_i / B_{ii}$.
         """
         n = min(len(self), DENSE_LEAVE_ONE_OUT_ROWS)
-        K, Y = self.K, self.Y
+        K = self.K
+        Y = self.Y
         if n < len(self):
             generator = torch.Generator().manual_seed(seed)
             chosen = torch.randperm(len(self), generator=generator, device="cpu")[:n].sort().values
-            K, Y = K[chosen][:, chosen], Y[chosen]
+            K = K[chosen][:, chosen]
+            Y = Y[chosen]
         S, U = torch.linalg.eigh(K)
         shrink = 1 / (S.clamp(min=0)[:, None] + gammas)
         inverse_diagonal = U.square() @ shrink  # (n, gammas)
         A = torch.tensordot(U, shrink[:, :, None] * (U.mT @ Y)[:, None, :], dims=1)
         return (A / inverse_diagonal[:, :, None]).square().mean(0), n
 
-    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
-        """The growing Cholesky factor, which is kept for `offline`."""
+    def offline_learner(self, gamma: float) -> KernelRidge:
+        """One with a growing Cholesky factor, which is kept for `offline`."""
         ridge = KernelRidge(gamma, lambda rows: self.K[rows, rows])
         self._factor = ridge.factor
-        return lambda part: ridge.learn(part.panel, self.Y[part.rows])
+        return ridge
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
-        r"""From the Cholesky factor, which `innovations` may have computed already.
+        r"""From the Cholesky factor, which an `offline_learner` may have computed already.
 
         With weights $D$ it is $A = D^{1/2} (\gamma I + D^{1/2} K D^{1/2})^{-1} D^{1/2} Y$.
         """
@@ -327,18 +314,19 @@ class FeatureKernel(StreamKernel):
         self, features: Any, X: Tensor, Y: Tensor, advance: Advance | None = None, room: int = 0
     ) -> None:
         super().__init__(X, Y, advance)
-        self.map, size = features, features(X[:1]).shape[1]
+        self.map = features
+        size = features(X[:1]).shape[1]
         rows_kept = len(X) if 4 * len(X) * size <= room else 0
         kept = X.new_empty((rows_kept, size), dtype=torch.float32)
-        self._normal, self._moment = X.new_zeros(size, size), X.new_zeros(size, Y.shape[1])
-        self._sum, self._diagonal = X.new_zeros(size), X.new_empty(len(X))
+        self._sums = FeatureSums.nothing(size, Y.shape[1], X)
+        self._sum = X.new_zeros(size)
+        self._diagonal = X.new_empty(len(X))
         for rows, _ in self._ranges(1):
             Phi = self.query(X[rows])
             if len(kept):
                 kept[rows] = Phi
                 Phi = kept[rows].double()
-            self._normal.addmm_(Phi.mT, Phi)
-            self._moment.addmm_(Phi.mT, Y[rows])
+            self._sums.add(Phi, Y[rows])
             self._sum += Phi.sum(0)
             self._diagonal[rows] = Phi.square().sum(1)
         self._kept = kept
@@ -384,25 +372,22 @@ class FeatureKernel(StreamKernel):
 
     def offline_predictions(self, Q: Tensor, gamma: float, counts: Sequence[int]) -> list[Tensor]:
         """From the normal equations, less what the rows behind each count added to them."""
-        normal, moment = self._normal.clone(), self._moment.clone()
-        normal.diagonal().add_(gamma)
+        sums = self._sums.copy()
         learned = len(self)
-        made: dict[int, Tensor] = {}
+        predictions: dict[int, Tensor] = {}
         for count in sorted(set(counts), reverse=True):
             for rows in panels(learned - count, 1, self.X.device):
                 later = slice(count + rows.start, count + rows.stop)
-                Phi = self._features(later)
-                normal.addmm_(Phi.mT, Phi, alpha=-1)
-                moment.addmm_(Phi.mT, self.Y[later], alpha=-1)
+                sums.add(self._features(later), self.Y[later], sign=-1)
             learned = count
-            made[count] = Q @ torch.cholesky_solve(moment, normal_factor(normal, gamma))
-        return [made[count] for count in counts]
+            predictions[count] = Q @ sums.weights(gamma)
+        return [predictions[count] for count in counts]
 
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
         values = self.Y.new_empty(len(self), coefficients.shape[1])
-        for part in self.windows(1):
-            torch.mm(part.panel.features, coefficients, out=values[part.rows])
+        for window in self.windows(1):
+            torch.mm(window.panel.features, coefficients, out=values[window.rows])
         return values
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -425,9 +410,9 @@ class FeatureKernel(StreamKernel):
         with $H = \Phi (\gamma I + \Phi^\top \Phi)^{-1} \Phi^\top$.
         """
         chosen = self.spread_rows(FEATURE_LEAVE_ONE_OUT_ROWS)
-        S, U = torch.linalg.eigh(self._normal)
+        S, U = torch.linalg.eigh(self._sums.normal)
         shrink = 1 / (S.clamp(min=0)[:, None] + gammas)  # (features, gammas)
-        weights = shrink[:, :, None] * (U.mT @ self._moment)[:, None, :]
+        weights = shrink[:, :, None] * (U.mT @ self._sums.moment)[:, None, :]
         total = self.Y.new_zeros(len(gammas), self.Y.shape[1])
         for some in panels(len(chosen), 1, self.X.device):
             Z = self._features(chosen[some]) @ U
@@ -436,25 +421,22 @@ class FeatureKernel(StreamKernel):
             total += (residual / kept[:, :, None]).square().sum(0)
         return total / len(chosen), len(chosen)
 
-    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
+    def offline_learner(self, gamma: float) -> RecursiveRidge:
         """Recursive least squares."""
-        ridge = RecursiveRidge(gamma)
-        return lambda part: ridge.learn(part.panel.features, self.Y[part.rows])
+        return RecursiveRidge(gamma)
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$.
 
         With weights, each row's coefficients are multiplied by its weight.
         """
-        normal, moment = self._normal, self._moment
+        sums = self._sums
         if weights is not None:
-            normal, moment = torch.zeros_like(normal), torch.zeros_like(moment)
-            for rows, _, _, seen in self.windows(1):
-                weighted = weights[rows, None] * seen.features
-                normal.addmm_(weighted.mT, seen.features)
-                moment.addmm_(weighted.mT, self.Y[rows])
-        ridge = torch.eye(len(self._sum), dtype=self.X.dtype, device=self.X.device) * gamma
-        theta = torch.cholesky_solve(moment, normal_factor(normal + ridge, gamma))
+            sums = FeatureSums.nothing(len(self._sum), self.Y.shape[1], self.X)
+            for window in self.windows(1):
+                root = weights[window.rows, None].sqrt()
+                sums.add(root * window.panel.features, root * window.targets)
+        theta = sums.weights(gamma)
         dual = (self.Y - self.values(theta)) / gamma
         return Offline(dual if weights is None else weights[:, None] * dual, theta)
 
@@ -464,7 +446,8 @@ class FeatureKernel(StreamKernel):
         """From the last window to the first, with the sum over all later rows of each part."""
         later = C.new_zeros(len(self._sum), count * C.shape[1])
         for rows in reversed(list(panels(len(self), batch, self.X.device))):
-            seen, D = self.panel(rows), _by_part(C[rows], parts[rows], count)
+            seen = self.panel(rows)
+            D = _by_part(C[rows], parts[rows], count)
             total = seen.features @ later
             total += _in_later_steps(seen.gram, batch) @ D
             later.addmm_(seen.features.mT, D)

@@ -73,6 +73,7 @@ def _lasting_response(learner: SGD, m: int) -> StepResponse:
     return _response(learner, 0, m)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a learner that diverges: its errors tell
 def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
     steps = learner.steps(m)
     step_of = np.arange(m) // learner.batch_size
@@ -92,8 +93,10 @@ def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
         deposit[:, :s] = M @ deposit[:, :s]
         deposit[:, s] = u
         coast = np.array([1.0, _coasting(learner, first_step + s)])
-        carry[s + 1], coasting_carry[s + 1] = transfer[0], coast @ transfer
-        responses[0, s + 1], responses[1, s + 1] = deposit[0], coast @ deposit
+        carry[s + 1] = transfer[0]
+        coasting_carry[s + 1] = coast @ transfer
+        responses[0, s + 1] = deposit[0]
+        responses[1, s + 1] = coast @ deposit
     return StepResponse(step_of, carry, coasting_carry, transfer, deposit, responses)
 
 
@@ -126,24 +129,26 @@ def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
     steps = learner.steps(n)
     power, u = _step(learner, 0, learner.batch_size)
     rows = np.zeros((steps, 2))  # the first row of M^0, M^1, ...
-    rows[0, 0], known = 1.0, 1
+    rows[0, 0] = 1.0
+    known = 1
     while known < steps:
         more = min(known, steps - known)
         rows[known : known + more] = rows[:more] @ power
-        power, known = power @ power, known + more
+        power = power @ power
+        known = known + more
     response: np.ndarray = (rows @ u)[::-1].copy()
     response[-1] = _step(learner, 0, _batch_length(learner, steps - 1, n))[1][0]
     return response
 
 
-def remaining_start(learner: SGD, n: int, epochs: int = 1) -> np.ndarray:
+def remaining_start(learner: SGD, n: int, epochs: int = 1, first_step: int = 0) -> np.ndarray:
     """(epochs n + 1,) what is left of the start before each sample is met, and at the end."""
     steps = epochs * learner.steps(n)
     remaining = np.empty(steps + 1)
     state = np.array([1.0, 0.0])
     for s in range(steps):
         remaining[s] = state[0]
-        state = _step(learner, s, 1)[0] @ state
+        state = _step(learner, first_step + s, 1)[0] @ state
     remaining[steps] = state[0]
     of_epochs = remaining[:-1].reshape(epochs, -1)[:, np.arange(n) // learner.batch_size]
     return np.append(of_epochs.ravel(), remaining[-1])
@@ -182,12 +187,15 @@ def _reduction(learner: SGD, batch_length: int) -> float:
 
 def _coasting(learner: SGD, step: int) -> float:
     """How far the velocity after this step will still move the weights."""
-    eta, mu = learner.rate(step), learner.momentum
+    eta = learner.rate(step)
+    mu = learner.momentum
     return eta * (mu**2 if learner.nesterov else mu) / (1 - mu)
 
 
 def _step(learner: SGD, step: int, batch_length: int) -> tuple[np.ndarray, np.ndarray]:
-    eta, mu, decay = learner.rate(step), learner.momentum, learner.weight_decay
+    eta = learner.rate(step)
+    mu = learner.momentum
+    decay = learner.weight_decay
     r = _reduction(learner, batch_length)
     if learner.nesterov:
         M = np.array([[1 - eta * decay * (1 + mu), eta * mu**2], [-decay, mu]])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.engine.probes import CHUNK, random_probes, random_signs
+from retarget.engine.stability import largest_stable_lr
 from retarget.errors import DivergedError, DivergenceWarning
-from retarget.theory.probes import CHUNK, random_probes, random_signs
-from retarget.theory.stability import largest_stable_lr
 from support.problems import core_functions, make_stream, panels_of
 
 

@@ -40,6 +40,7 @@ from retarget.arrays import (
     require_memory,
     shallow,
 )
+from retarget.engine.probes import PROBES, random_probes
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -47,7 +48,6 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.state_files import require_shape
-from retarget.theory.probes import PROBES, random_probes
 
 MEANINGFUL_DIGITS = 2.0
 SLACK = 1e3  # the probes may underestimate a condition so much, with a probability of 6e-4

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from numpy.linalg import solve
 
 import retarget as rt
-from retarget.theory import stream_kernel
-from retarget.theory.response import final_response
+from retarget.engine import stream_kernel
+from retarget.engine.response import final_response
 from support.diagnosis_streams import both_kernels
 from support.problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
 

@@ -15,6 +15,11 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import shallow
+from retarget.engine.dual import DualLearner
+from retarget.engine.lesson import Lesson, Past, diagonal_blocks
+from retarget.engine.losses import Loss, slope_product, steepest_slope
+from retarget.engine.primal import PrimalLearner
+from retarget.engine.probes import random_signs
 from retarget.errors import (
     DivergedError,
     DivergenceWarning,
@@ -25,9 +30,6 @@ from retarget.errors import (
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.dual import DualLearner, Past, PrimalLearner, Window, diagonal_blocks
-from retarget.theory.losses import Loss, slope_product, steepest_slope
-from retarget.theory.probes import random_signs
 
 # Errors this many times the largest target are no longer explained by the targets. At the
 # rates that we call stable they stay below four times it on random streams.
@@ -96,36 +98,42 @@ class GrowthWatch:
         loss: Loss = "squared",
         length: int | None = None,
     ) -> None:
-        self.learner, self.loss, self._length, self._gram = learner, loss, length, gram
+        self.learner = learner
+        self.loss = loss
+        self._length = length
+        self._gram = gram
         self.probe = DualLearner(learner) if probe is None else probe
         self.growth = self.largest_target = self.largest_error = 0.0
         self.seen = 0
-        self._dtype, self._outputs = torch.float64, 1
+        self._dtype = torch.float64
+        self._outputs = 1
         self._warned = self._warned_of_size = False
 
     @property
     def riding(self) -> Past | None:
-        """The probe's past, for the learner's `window`; None if the probe has overflowed."""
+        """The probe's past, for the learner's `lesson`; None if the probe has overflowed."""
         return self.probe.past if math.isfinite(self.growth) else None
 
-    def follow(self, window: Window, targets: Tensor, errors: Tensor) -> None:
+    def follow(self, lesson: Lesson, targets: Tensor, errors: Tensor) -> None:
         """Checks the errors that the learner made on the next samples, before it learned them.
 
-        `window` was made with the probe `riding` beside the learner. Raises a `DivergedError` if an
+        `lesson` was made with the probe `riding` beside the learner. Raises a `DivergedError` if an
         error is not finite.
         """
-        self._dtype, self._outputs = errors.dtype, errors.shape[1]
-        self.seen = window.start + len(errors)
-        probing, beside = math.isfinite(self.growth), window.beside()
+        self._dtype = errors.dtype
+        self._outputs = errors.shape[1]
+        self.seen = lesson.start + len(errors)
+        probing = math.isfinite(self.growth)
+        beside = lesson.beside()
         grown = self._grown(beside, targets, errors) if probing else errors
         # on a GPU, reading numbers waits for all work before: so all of them are read at once
         extremes = [extreme for each in (targets, errors, grown) for extreme in each.aminmax()]
-        found = torch.stack(extremes).tolist()
-        target, error, growth = (max(-found[i], found[i + 1]) for i in (0, 2, 4))
+        lows_and_highs = torch.stack(extremes).reshape(3, 2).tolist()
+        target, error, growth = (max(-low, high) for low, high in lows_and_highs)
         self.largest_target = max(self.largest_target, target)
         if not math.isfinite(error):
-            row = window.start if self._length is None else window.start % self._length
-            _require_finite_errors(errors, row, self.learner, self.stable_lr, window.first_step)
+            row = lesson.start if self._length is None else lesson.start % self._length
+            _require_finite_errors(errors, row, self.learner, self.stable_lr, lesson.first_step)
         self.largest_error = max(self.largest_error, error)
         if probing and math.isfinite(growth):
             self.growth = max(self.growth, growth)
@@ -133,14 +141,14 @@ class GrowthWatch:
         elif probing:
             self.growth = math.inf
 
-    def _grown(self, window: Window, targets: Tensor, errors: Tensor) -> Tensor:
+    def _grown(self, lesson: Lesson, targets: Tensor, errors: Tensor) -> Tensor:
         """(m, 1) the probe's errors; (m, c) with cross-entropy, whose outputs are coupled."""
-        signs = random_signs(window.start, errors)
+        signs = random_signs(lesson.start, errors)
         if self.loss == "squared":
-            return window.errors(signs)
+            return lesson.errors(signs)
         p = targets - errors
         alternating = 1 - 2 * (torch.arange(p.shape[1], device=p.device) % 2)
-        return window.errors_in_order(
+        return lesson.errors_in_order(
             signs * alternating, lambda rows, change: slope_product(p[rows], change)
         )
 
@@ -175,7 +183,8 @@ class GrowthWatch:
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns a watch that continues from here, on a stream whose kernel `gram` returns."""
         fork = shallow(self)
-        fork._gram, fork.probe = gram, self.probe.fork()
+        fork._gram = gram
+        fork.probe = self.probe.fork()
         return fork
 
     def state_dict(self) -> dict[str, Any]:
@@ -212,17 +221,18 @@ class FeatureGrowthWatch(GrowthWatch):
         super().__init__(learner, no_past, PrimalLearner(learner))
         self.curvature = 0.0
 
-    def follow(self, window: Window, targets: Tensor, errors: Tensor) -> None:
+    def follow(self, lesson: Lesson, targets: Tensor, errors: Tensor) -> None:
         """As `GrowthWatch.follow`, from the features of the samples."""
-        batch, m = self.learner.batch_size, len(window.gram)
+        batch = self.learner.batch_size
+        m = len(lesson.gram)
         whole = m - m % batch
-        full = diagonal_blocks(window.gram[:whole, :whole], batch)
-        for blocks in (full, window.gram[None, whole:, whole:]):
+        full = diagonal_blocks(lesson.gram[:whole, :whole], batch)
+        for blocks in (full, lesson.gram[None, whole:, whole:]):
             if blocks.numel():
                 scale = 1.0 if self.learner.reduction == "sum" else 1.0 / blocks.shape[-1]
                 top = torch.linalg.eigvalsh(blocks)[:, -1].max().item()
                 self.curvature = max(self.curvature, scale * top)
-        super().follow(window, targets, errors)
+        super().follow(lesson, targets, errors)
 
     def stable_lr(self, n: int) -> float:
         """A rate at which the samples so far are learned without blowing up."""

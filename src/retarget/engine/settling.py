@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.cholesky import (
+from retarget.engine.cholesky import (
     SLACK,
     diagonal_roots,
     needed_jitter,
@@ -30,9 +29,10 @@ from retarget.theory.cholesky import (
     solve_lower_right,
     solve_lower_transposed,
 )
-from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.probes import random_probes
-from retarget.theory.response import StepResponse
+from retarget.engine.lesson import Lesson, diagonal_blocks
+from retarget.engine.probes import random_probes
+from retarget.engine.response import StepResponse
+from retarget.errors import NotPositiveDefiniteError
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.
@@ -48,35 +48,36 @@ class Settling:
     """
 
     def __init__(self, ridge: float) -> None:
-        self.ridge, self.condition = ridge, 1.0
+        self.ridge = ridge
+        self.condition = 1.0
 
-    def errors(self, window: Window, aim: Tensor, block_size: int, in_range: bool = True) -> Tensor:
+    def errors(self, lesson: Lesson, aim: Tensor, block_size: int, in_range: bool = True) -> Tensor:
         """Errors whose steps make the learner's function, after each block, `aim` on that block.
 
         If the aim is a function of the kernel's space (`in_range`), there is a solution even if
         the kernel of a block is singular.
         """
-        ends = _block_ends(window.memory, block_size)
-        share = _own_share(window, ends)
-        blocks = self._inverted(window, block_size, in_range)
-        coupling = window.gram
-        if window.memory.responses is not None:
-            coupling = coupling * window.spread(window.memory.responses[1][ends]) / share.mT
-        rest = aim - window.inherited(window.memory.coasting_carry, ends)
+        ends = _block_ends(lesson.memory, block_size)
+        share = _own_share(lesson, ends)
+        blocks = self._inverted(lesson, block_size, in_range)
+        coupling = lesson.gram
+        if lesson.memory.responses is not None:
+            coupling = coupling * lesson.spread(lesson.memory.responses[1][ends]) / share.mT
+        rest = aim - lesson.inherited(lesson.memory.coasting_carry, ends)
         return blocks.solve_in_turn(coupling, rest) / share
 
-    def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
+    def alone(self, lesson: Lesson, gap: Tensor, block_size: int) -> Tensor:
         """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, for each block separately."""
-        share = _own_share(window, _block_ends(window.memory, block_size))
-        blocks = self._inverted(window, block_size, in_range=False)
+        share = _own_share(lesson, _block_ends(lesson.memory, block_size))
+        blocks = self._inverted(lesson, block_size, in_range=False)
         errors = blocks.solve(gap) / share
-        coupling = diagonal_blocks(window.coupling, block_size)
+        coupling = diagonal_blocks(lesson.coupling, block_size)
         return errors + (coupling @ in_blocks(errors, block_size)).flatten(0, 1)
 
-    def _inverted(self, window: Window, block_size: int, in_range: bool) -> "BlockInverses":
+    def _inverted(self, lesson: Lesson, block_size: int, in_range: bool) -> "BlockInverses":
         """Inverts gamma_o I + K_nn of every block, and records the condition."""
-        gram = diagonal_blocks(window.gram, block_size)
-        inverses = invert_blocks(gram, self.ridge, window.start, in_range)
+        gram = diagonal_blocks(lesson.gram, block_size)
+        inverses = invert_blocks(gram, self.ridge, lesson.start, in_range)
         self.condition = max(self.condition, inverses.condition)
         return inverses
 
@@ -128,7 +129,8 @@ class BlockInverses:
         """The rows of each singular block times its root; the others as they are."""
         if self.singular is None or self.roots is None:
             return blocks
-        roots, rooted = self.roots.mT if transposed else self.roots, blocks.clone()
+        roots = self.roots.mT if transposed else self.roots
+        rooted = blocks.clone()
         rooted[self.singular] = roots @ blocks[self.singular]
         return rooted
 
@@ -202,8 +204,10 @@ def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) ->
     """Raises an error for the first block that failed, with a ridge that is large enough."""
     if not failed.any():
         return
-    bad, size = int(failed.nonzero()[0, 0]), gram.shape[-1]
-    block, first = gram[bad].clone(), start + bad * size
+    bad = int(failed.nonzero()[0, 0])
+    size = gram.shape[-1]
+    block = gram[bad].clone()
+    first = start + bad * size
     block.diagonal().add_(ridge)
     deficit, jitter = needed_jitter(block)
     raise NotPositiveDefiniteError(
@@ -235,8 +239,8 @@ def _block_ends(memory: StepResponse, block_size: int) -> np.ndarray:
     return ends
 
 
-def _own_share(window: Window, ends: np.ndarray) -> Tensor:
+def _own_share(lesson: Lesson, ends: np.ndarray) -> Tensor:
     """(m, 1) how much of a sample's error is in the function after its block."""
-    if window.memory.responses is None:
-        return window.shares.weights
-    return window.gram.new_tensor(window.memory.responses[1][ends, window.memory.step_of, None])
+    if lesson.memory.responses is None:
+        return lesson.shares.weights
+    return lesson.gram.new_tensor(lesson.memory.responses[1][ends, lesson.memory.step_of, None])

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from numpy.linalg import cholesky, solve
 
+from retarget.engine.offline.all import RecursiveRidge
+from retarget.engine.primal import FeatureRows, PrimalLearner
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.dual import FeatureRows, PrimalLearner
-from retarget.theory.offline.aims import RecursiveRidge
 from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, problems
 
@@ -21,9 +21,9 @@ def test_weights_and_errors_are_those_of_the_optimizer(problem):
     stride = learner.batch_size * 3
     for start in range(0, len(stream), stride):
         rows = slice(start, start + stride)
-        window = state.window(FeatureRows(torch.from_numpy(stream.features[rows])))
-        errors.append(window.errors(torch.from_numpy(stream.Y[rows])))
-        state.learn(window, errors[-1])
+        lesson = state.lesson(FeatureRows(torch.from_numpy(stream.features[rows])))
+        errors.append(lesson.errors(torch.from_numpy(stream.Y[rows])))
+        state.learn(lesson, errors[-1])
     assert_same(torch.cat(errors), run.errors)
     assert_same(state.coefficients, run.weights)
     assert len(state) == len(stream)
@@ -38,7 +38,7 @@ def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
     ridge = RecursiveRidge(gamma)
     for start in range(0, len(stream), 4):
         rows = slice(start, start + 4)
-        new = ridge.learn(Phi[rows], Y[rows])
+        new = ridge.innovation(FeatureRows(Phi[rows]), Y[rows])
         assert_same(new.corner.tril(), L[rows, rows], 1e-8)
         assert_same(new.beta, beta[rows], 1e-8)
 
@@ -47,6 +47,6 @@ def test_normal_equations_without_a_factor_say_which_gamma_would_do():
     stream = make_stream(5, 1, seed=0)
     Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
     ridge = RecursiveRidge(1e-9)
-    ridge.learn(Phi, Y)
+    ridge.innovation(FeatureRows(Phi), Y)
     with pytest.raises(NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
-        ridge.learn(Phi, Y)
+        ridge.innovation(FeatureRows(Phi), Y)

@@ -29,7 +29,8 @@ def random_signs(start: int, like: Tensor) -> Tensor:
 def _rows(
     chunk: Callable[[int, int, torch.dtype, torch.device], Tensor], start: int, like: Tensor
 ) -> Tensor:
-    stop, begin = start + like.shape[-2], start - start % CHUNK
+    stop = start + like.shape[-2]
+    begin = start - start % CHUNK
     kind = like.dtype, like.device
     together = chunk(begin, begin + CHUNK, *kind)
     for first in range(begin + CHUNK, stop, CHUNK):

@@ -1,0 +1,76 @@
+"""Several learners that follow one stream."""
+
+import numpy as np
+import torch
+
+import retarget as rt
+from retarget.engine.dual import DualLearner
+from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
+from retarget.engine.stream import SampleStream
+from support.oracles import simulation
+from support.problems import assert_same, make_stream
+
+MOMENTUM = rt.SGD(lr=0.07, batch_size=3, momentum=0.6, reduction="sum")
+
+
+def stream_of(stream):
+    return SampleStream.of_matrix(torch.from_numpy(stream.K), torch.from_numpy(stream.Y))
+
+
+def test_learners_that_follow_together_are_those_of_the_optimizer():
+    stream = make_stream(40, 2, seed=3)
+    other = rt.SGD(lr=0.03, batch_size=2, reduction="sum")
+    online = [Online(DualLearner(learner)) for learner in (MOMENTUM, other)]
+    follow(stream_of(stream).windows(6), online)
+    for learner, follower in zip((MOMENTUM, other), online, strict=True):
+        weights = simulation.train(stream.features, stream.Y, learner).weights
+        assert_same(stream.features.T @ follower.learner.coefficients.numpy(), weights)
+
+
+def test_exact_finds_the_targets_that_online_made_these_errors_on():
+    stream = make_stream(40, 2, seed=4)
+    Y = torch.from_numpy(stream.Y)
+    online = Online(DualLearner(MOMENTUM), errors=torch.empty_like(Y))
+    follow(stream_of(stream).windows(3), [online])
+    exact = Exact(DualLearner(MOMENTUM), online.errors)
+    follow(stream_of(stream).windows(3), [exact])
+    assert_same(exact.targets, stream.Y)
+
+
+def test_without_an_offline_learner_the_targets_are_the_aim():
+    stream = make_stream(30, 1, seed=5)
+    Y = torch.from_numpy(stream.Y)
+    iterative = Iterative(DualLearner(MOMENTUM), None, 0.3, parts="online")
+    iterative.targets = torch.empty_like(Y)
+    follow(stream_of(stream).windows(6), [iterative])
+    expected = rt.iterative_targets(stream.K, stream.Y, MOMENTUM, 1.0, 6, 0.3, parts="online")
+    assert_same(iterative.targets, expected)
+
+
+def test_a_follower_that_fails_learns_no_more_and_the_others_go_on():
+    class Failing(Online):
+        def teach(self, window, lesson):
+            if window.rows.start:
+                self.failure = "enough"
+            return Steps(window.targets, torch.full_like(window.targets, np.nan))
+
+    stream = make_stream(600, 1, seed=6)  # in two windows
+    failing, whole = Failing(DualLearner(MOMENTUM)), Online(DualLearner(MOMENTUM))
+    failing.errors = torch.zeros(600, 1, dtype=torch.float64)
+    follow(stream_of(stream).windows(3), [failing, whole])
+    assert len(failing) == 300
+    assert not failing.errors[300:].any()
+    assert len(whole) == 600
+
+
+def test_a_fork_goes_on_by_itself():
+    stream = make_stream(24, 1, seed=7)
+    windows = list(stream_of(stream).windows(3, stop=12))
+    online = Online(DualLearner(MOMENTUM))
+    follow(windows, [online])
+    before = online.learner.coefficients.clone()
+    fork = online.fork(lambda rows: stream.K[rows, rows])
+    follow(stream_of(stream).windows(3, begin=12), [fork])
+    assert len(online) == 12
+    assert torch.equal(online.learner.coefficients, before)
+    assert_same(fork.learner.coefficients, rt.online_coefficients(stream.K, stream.Y, MOMENTUM))
