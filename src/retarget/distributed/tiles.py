@@ -16,7 +16,6 @@ on disk. Small results, such as L^-1 Y, are kept here.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import dask.array as da
@@ -35,6 +34,7 @@ from retarget.arrays import (
 )
 from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.locks import cached_property
 from retarget.theory.cholesky import (
     not_positive_definite,
     solve_lower,

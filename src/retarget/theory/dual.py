@@ -16,7 +16,7 @@ the velocity): nothing else is kept, every window costs the same, and the errors
 """
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from torch import Tensor
 from retarget.arrays import GrowingRows, shallow
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.locks import cached_property
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import solve_lower
 from retarget.theory.losses import Loss, outputs

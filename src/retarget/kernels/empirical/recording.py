@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from retarget.kernels.empirical.private import (
     undisturbed,
 )
 from retarget.kernels.empirical.uses import RULES, LayerNames, Use, names_of
+from retarget.locks import cached_property
 from retarget.samples import (
     Samples,
     count,
