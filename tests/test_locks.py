@@ -226,3 +226,36 @@ def test_all_locks_are_made_in_one_place():
         if "threading" in line and kinds.search(line)
     }
     assert {name for name, _ in lines} == {"locks.py"}
+
+
+class Slow:
+    """Has a property that takes as long as the thread that asks for it."""
+
+    def __init__(self, wait=lambda: None):
+        self.wait, self.times = wait, 0
+
+    @locks.cached_property
+    def answer(self):
+        self.wait()
+        self.times += 1
+        return 42
+
+
+def test_a_property_that_is_computed_once():
+    slow = Slow()
+    assert (slow.answer, slow.answer, slow.times) == (42, 42, 1)
+    assert vars(slow)["answer"] == 42
+
+
+def test_a_fork_reads_what_a_thread_of_its_parent_was_computing():
+    with Busy(lambda wait: Slow(wait).answer):
+        assert forked(lambda: Slow().answer == 42)
+
+
+def test_no_property_has_the_lock_of_functools():
+    """In Python 3.11 it is one for all objects."""
+    sources = Path(retarget.__file__).parent.rglob("*.py")
+    kinds = re.compile(
+        r"^from functools import .*\bcached_property\b|functools\.cached_property", re.M
+    )
+    assert not [path for path in sources if kinds.search(path.read_text())]

@@ -4,7 +4,9 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+ResultT = TypeVar("ResultT")
 
 _forks = 0  # between the first process and this one
 _making = threading.Lock()
@@ -51,3 +53,22 @@ def _count_fork() -> None:
 
 
 in_forks(_count_fork)
+
+
+class cached_property(Generic[ResultT]):  # noqa: N801  (a decorator, as in functools)
+    """A property that is computed once; threads that ask at the same time may each compute it.
+
+    That of `functools` has a lock in Python 3.11, one for all objects of a class: their threads
+    wait for each other, and a forked process may wait forever.
+    """
+
+    def __init__(self, compute: Callable[[Any], ResultT]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> ResultT:
+        result: ResultT = vars(instance).setdefault(self._name, self._compute(instance))
+        return result

@@ -245,3 +245,27 @@ class Mul(torch.autograd.Function):
     def backward(ctx, g):
         x, weight = ctx.saved_tensors
         return g * weight, (g * x).sum(0)
+
+
+class HalfInside(nn.Module):
+    """Its own forward pass multiplies in half precision, whoever calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(5, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.head(torch.tanh(self.body(x))).float()
+
+
+@pytest.mark.parametrize("mode", ["structured", "jacobian"])
+def test_a_network_that_turns_autocast_on_itself(mode):
+    torch.manual_seed(0)
+    module, X = HalfInside(), torch.randn(7, 5)
+    G = gradients(module, X)
+    close(rt.EmpiricalNTK(module, mode=mode)(X), products(G, G), 2e-2)
+    learner = rt.TangentLearner(module, 0.3, 40).learn(X, X[:, :3])
+    alone = torch.cat([learner.predict(x[None]) for x in X])
+    close(alone, learner.predict(X), 2e-2)

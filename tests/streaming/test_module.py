@@ -194,6 +194,98 @@ def test_counters_and_functions_with_a_derivative_of_their_own(make, options, mo
         assert torch.equal(value, before[name]), name
 
 
+class Padded(nn.Module):
+    """Has a padding token, the second last one of its table."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.table, self.head = nn.Embedding(6, 7, **options), nn.Linear(7, 4)
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.table(tokens).sum(1)))
+
+
+def padded(outputs, **options):
+    torch.manual_seed(2)
+    tokens = torch.randint(0, 6, (12, 5))
+    learner = rt.TangentLearner(Padded(**options).double(), 0.3, 23)
+    return learner.learn(tokens, torch.randn(12, outputs).double()), tokens
+
+
+EMBEDDINGS = {
+    "padding": {"padding_idx": -2},
+    "sparse padding": {"padding_idx": 4, "sparse": True},
+    "by frequency": {"scale_grad_by_freq": True},
+}
+
+
+@pytest.mark.parametrize("few", [0, 99], ids=["gradients", "directions"])
+@pytest.mark.parametrize("kind", EMBEDDINGS)
+def test_embeddings_whose_gradients_are_no_derivatives(kind, few, monkeypatch):
+    monkeypatch.setattr(module_file, "FEW_DIRECTIONS", few)
+    learner, tokens = padded(3, **EMBEDDINGS[kind])
+    expected = torch.cat([learner.predict(each[None]) for each in tokens])
+    torch.testing.assert_close(learner.as_module()(tokens), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 exports no forward mode")
+def test_what_torch_exports_of_such_embeddings():
+    learner, tokens = padded(3, padding_idx=4)
+    exported = torch.export.export(learner.as_module(), (tokens,)).module()
+    torch.testing.assert_close(exported(tokens), learner.predict(tokens), rtol=0, atol=1e-10)
+    learner, tokens = padded(3, scale_grad_by_freq=True)
+    with pytest.raises(InvalidInputError, match="an embedding with scale_grad_by_freq"):
+        torch.export.export(learner.as_module(), (tokens,))
+
+
+class Rounded(torch.autograd.Function):
+    """Passes gradients straight through, but is constant in forward mode, as it really is."""
+
+    @staticmethod
+    def forward(x):
+        return x.round()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return 0 * tangent
+
+
+class Straight(Rounded):
+    """Its rule for batches is wrong."""
+
+    @staticmethod
+    def vmap(info, dims, x):
+        return 2 * x, dims[0]
+
+
+class Through(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.function, self.last = nn.Linear(4, 6), function, nn.Linear(6, 3)
+
+    def forward(self, X):
+        return self.last(self.function.apply(3 * self.first(X)) / 3)
+
+
+@pytest.mark.parametrize("outputs", [1, 5])  # forward mode, gradients
+@pytest.mark.parametrize("function", [Rounded, Straight])
+def test_functions_whose_derivatives_contradict_each_other(function, outputs):
+    torch.manual_seed(5)
+    learner = rt.TangentLearner(Through(function).double(), 0.3, 17)
+    learner.learn(samples("mlp"), torch.randn(12, outputs).double())
+    queries = samples("mlp", 7)
+    expected = torch.cat([learner.predict(query[None]) for query in queries])
+    torch.testing.assert_close(learner.as_module()(queries), expected, rtol=0, atol=1e-10)
+
+
 def test_nothing_learned():
     with pytest.raises(InvalidInputError, match="nothing has been learned yet"):
         rt.TangentLearner(mlp()).as_module()

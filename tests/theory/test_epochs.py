@@ -160,6 +160,14 @@ def test_targets_of_any_size(size, dtype, digits):
     assert_same(Z.astype(np.float64) / size, expected, digits)
 
 
+def test_outputs_of_sizes_that_are_far_apart():
+    stream, learner = make_stream(20, 3, seed=13), rt.SGD(0.2, 3, reduction="sum")
+    sizes = np.array([1e-180, 1.0, 1e180])
+    Z = rt.corrected_targets(stream.K, sizes * stream.Y, learner, 0.1, epochs=3)
+    expected = rt.corrected_targets(stream.K, stream.Y, learner, 0.1, epochs=3)
+    assert_same(Z / sizes, expected)
+
+
 @pytest.mark.parametrize(("size", "dtype", "digits"), [
     (1e-300, np.float64, 1e-10), (1e-200, np.float64, 1e-10), (1e100, np.float64, 1e-10),
     (1e-30, np.float32, 1e-3), (1e30, np.float32, 1e-3),

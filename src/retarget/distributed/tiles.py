@@ -16,7 +16,6 @@ on disk. Small results, such as L^-1 Y, are kept here.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import dask.array as da
@@ -36,6 +35,7 @@ from retarget.engine.cholesky import (
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.form import Form
+from retarget.locks import cached_property
 from retarget.theory.problem import as_stream_targets
 
 Tasks = dict[Any, Any]

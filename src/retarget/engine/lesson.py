@@ -13,7 +13,7 @@ numbers per sample: its share in the weights and in the velocity.
 """
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from retarget.arrays import shallow
 from retarget.engine.cholesky import solve_lower
 from retarget.engine.losses import Loss, outputs
 from retarget.engine.response import KEPT_LENGTH, StepResponse
+from retarget.locks import cached_property
 
 
 class Past(NamedTuple):

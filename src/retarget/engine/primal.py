@@ -4,7 +4,6 @@ With $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weights themselves (and
 nothing else is kept, every window costs the same, and the errors are those of the dual form.
 """
 
-from functools import cached_property
 from typing import Any, Self
 
 from torch import Tensor
@@ -14,6 +13,7 @@ from retarget.engine.lesson import Lesson, Past, products
 from retarget.engine.response import step_response
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.locks import cached_property
 from retarget.state_files import require_shape
 
 

@@ -1,6 +1,7 @@
 """A tangent learner's predictions as an ordinary PyTorch module."""
 
 import copy
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
+from torch.nn import functional
 
+from retarget.errors import InvalidInputError
+from retarget.kernels.empirical.graph import Graph
 from retarget.kernels.empirical.projection import Projection
-from retarget.kernels.empirical.recording import outputs_with
+from retarget.kernels.empirical.recording import CallMode, derivatives, outputs_with, tolerance
 from retarget.locks import Lock
 from retarget.samples import (
     Samples,
@@ -33,8 +37,35 @@ from retarget.streaming.ridge.views import View
 # it for an MLP, though 1.4 times as long for conv nets; with 10, six times as long for these.
 FEW_DIRECTIONS = 2
 GRADIENT_NUMBERS = 1 << 26  # of gradients in memory at a time
+EMBEDDING = inspect.signature(functional.embedding)
 # torch counts its levels of forward mode for all threads together
 _forward_mode = Lock()
+
+
+class ForwardMode(CallMode):
+    """Makes forward mode differentiate embeddings as backward passes do.
+
+    They take the padding token for a constant; torch's forward mode does not know of it.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._over or func is not functional.embedding:
+            return result
+        given = EMBEDDING.bind(*args, **kwargs).arguments
+        if given.get("scale_grad_by_freq"):
+            raise InvalidInputError(
+                "the network has an embedding with scale_grad_by_freq, which forward mode does not "
+                "know, so torch.export cannot have this module; expected one without"
+            )
+        padding = given.get("padding_idx")
+        if padding is None:
+            return result
+        is_padding = given["input"] == padding % len(given["weight"])
+        return torch.where(is_padding[..., None], result.detach(), result)
 
 
 class TangentNetwork(nn.Module):
@@ -114,33 +145,61 @@ class TangentNetwork(nn.Module):
 
     def _predicted(self, samples: Samples) -> Tensor:
         own = {name: value.detach() for name, value in self._chosen().items()}
-        start = self._network_on(samples)(own)
+        run = self._network_on(samples)
+        exporting = torch.compiler.is_exporting()
+        if exporting:
+            start = run(own)
+        else:
+            with torch.inference_mode(False), torch.enable_grad():
+                start = run({name: value.requires_grad_() for name, value in own.items()})
         what = "the number of outputs of the network for these samples"
         require_unchanged(what, start.shape[1], self.mixes.shape[1])
         with plain_attention:
-            learned = self._learned(samples)
+            if exporting:
+                learned = self._by_directions(samples)
+            else:
+                learned = self._learned(samples, start, list(own.values()))
+        start = start.detach()
         return start + learned if start.shape == learned.shape else learned
 
-    def _learned(self, samples: Samples) -> Tensor:
+    def _learned(self, samples: Samples, start: Tensor, own: Sequence[Tensor]) -> Tensor:
         """(n, c) what was learned beside the network's own outputs."""
-        if torch.compiler.is_exporting():
-            return self._by_directions(samples)
         if not count(samples):
             return self.weights.new_zeros(0, self.weights.shape[1])
+        is_known = Graph.of(start).is_known
         ways = [self._by_gradients, self._by_directions]
         if self.weights.shape[1] * len(self.buckets) <= FEW_DIRECTIONS:
             ways.reverse()
         for way in ways:
             # vmap cannot follow, say, a branch on a number; forward mode knows no weight_norm
             with suppress(RuntimeError, ValueError):
-                return way(samples)
+                learned = way(samples)
+                if is_known or self._is_plain(learned, start, own):
+                    return learned
         return self._one_by_one(samples)  # an autograd.Function may have neither
+
+    @torch.inference_mode(False)
+    def _is_plain(self, learned: Tensor, start: Tensor, own: Sequence[Tensor]) -> bool:
+        """Whether plain gradients give the same sum over the samples, with random weights."""
+        random = torch.Generator().manual_seed(0)  # on the CPU: the same for all devices
+        shares = torch.randn((len(learned), 1), generator=random, device="cpu").to(learned)
+        features = self.weights.new_zeros(len(self.weights))
+        for row, mix in enumerate(self.mixes if start.requires_grad else ()):
+            gradients = _plain_gradients(start, own, shares * mix)
+            features += self._projected(row, gradients)
+        gap = (shares * learned).sum(0) - features @ self.weights
+        size = (shares * learned).abs().sum()
+        return bool(gap.abs().max() <= tolerance(learned) * size)
 
     def _by_directions(self, samples: Samples) -> Tensor:
         r"""(n, c) forward-mode products with $S^\top W$, one for each output and combination."""
         chosen = self._chosen()
-        run = self._network_on(samples)
+        outputs = self._network_on(samples)
         results = []
+
+        def run(parameters: dict[str, Tensor]) -> Tensor:
+            return ForwardMode().during(lambda: outputs(parameters))
+
         for weights in self.weights.mT:
             for row, mix in enumerate(self.mixes):
                 direction = self._by_name(self.signs[row] * weights[self.buckets[row]])
@@ -178,10 +237,7 @@ class TangentNetwork(nn.Module):
                 if not outputs.requires_grad:  # the sample takes a way without these parameters
                     continue
                 for row, mix in enumerate(self.mixes):
-                    gradients = torch.autograd.grad(
-                        outputs @ mix, wanted, retain_graph=True, materialize_grads=True
-                    )
-                    features[i] += self._projected(row, gradients)
+                    features[i] += self._projected(row, _plain_gradients(outputs, wanted, mix))
         return features @ self.weights
 
     def _projected(self, row: int, gradients: Sequence[Tensor]) -> Tensor:
@@ -209,6 +265,12 @@ class TangentNetwork(nn.Module):
         parts = torch.split(numbers, [each.numel() for each in chosen.values()])
         named = zip(chosen.items(), parts, strict=True)
         return {name: part.view_as(parameter) for (name, parameter), part in named}
+
+
+def _plain_gradients(outputs: Tensor, by: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
+    """The gradients of outputs, weighted by the seed, and 0 where none depends on it."""
+    pairs = zip(derivatives(outputs, by, seed), by, strict=True)
+    return [torch.zeros_like(like) if each is None else each for each, like in pairs]
 
 
 def _load_forward_mode() -> None:

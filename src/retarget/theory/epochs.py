@@ -112,10 +112,11 @@ def repeated_targets(
     require_no_overflow(coefficients)
     run = _Epochs(problem, learner, epochs, loss)
     # in units of the largest coefficient, so that no norm over- or underflows
-    unit = float(coefficients.abs().max()) or 1.0
+    unit = coefficients.abs().amax(0) if loss == "squared" else coefficients.abs().max()
+    unit = unit.where(unit > 0, 1.0)
     goal = coefficients / unit
-    # the squared error is linear in targets and coefficients: all of it is computed in these units
-    scale = 1.0 if loss == "squared" else unit
+    # the squared error is linear in targets and coefficients: each output is computed in its unit
+    scale = torch.ones_like(unit) if loss == "squared" else unit
     size = float(torch.linalg.vector_norm(goal))
     rounding = len(goal) ** 0.5 * size
     Z = torch.zeros_like(goal)

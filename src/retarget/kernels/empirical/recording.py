@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from retarget.kernels.empirical.private import (
     undisturbed,
 )
 from retarget.kernels.empirical.uses import RULES, LayerNames, Use, names_of
+from retarget.locks import cached_property
 from retarget.samples import (
     Samples,
     count,
@@ -50,7 +50,31 @@ GradientReduction = Callable[["Chunk", Tensor, Tensor | None], Tensor]
 Ways = tuple[tuple[type[Use], int, bool], ...]
 
 
-class Recording(TorchFunctionMode):
+class CallMode(TorchFunctionMode):
+    """A function mode of torch that lasts for one call, also if the call is interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = False
+
+    def during(self, run: Callable[[], Tensor]) -> Tensor:
+        """Calls `run`, and sees every function that it calls.
+
+        `with self` would do the same, except for Ctrl-C. Torch puts the mode aside while it calls
+        some functions: an interrupt at that moment finds no mode to leave, and torch may put it
+        back later, when it must not see anything any more.
+        """
+        others = _len_torch_function_stack()
+        try:
+            _push_on_torch_function_stack(self)
+            return run()
+        finally:
+            self._over = True
+            if _len_torch_function_stack() > others:
+                _pop_torch_function_stack()
+
+
+class Recording(CallMode):
     """A forward pass, which sees every torch function that is called.
 
     Args:
@@ -84,23 +108,7 @@ class Recording(TorchFunctionMode):
         self._given = {id(leaf): leaf for leaf in leaves(samples)}
         self.layers: dict[LayerNames, list[Use]] = {}
         self.elsewhere: set[str] = set()
-        self.widened = self._over = False
-
-    def during(self, run: Callable[[], Tensor]) -> Tensor:
-        """Calls `run`, and sees every function that it calls.
-
-        `with self` would do the same, except for Ctrl-C. Torch puts the mode aside while it calls
-        some functions: an interrupt at that moment finds no mode to leave, and torch may put it
-        back later, when it must not see anything any more.
-        """
-        others = _len_torch_function_stack()
-        try:
-            _push_on_torch_function_stack(self)
-            return run()
-        finally:
-            self._over = True
-            if _len_torch_function_stack() > others:
-                _pop_torch_function_stack()
+        self.widened = False
 
     @cached_property
     def graph(self) -> Graph:
@@ -151,7 +159,7 @@ class Recording(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func in RULES and isinstance(result, Tensor) and result.requires_grad:
             call = RULES[func](*args, **kwargs)
-            if call is not None and id(call.input) not in self._names:
+            if call is not None and id(call.input) not in self._names and call.has_one_type(result):
                 layer = self._names.get(id(call.weight)), self._names.get(id(call.bias))
                 if layer != (None, None):
                     self.layers.setdefault(layer, []).append(call.use(result, self._count))

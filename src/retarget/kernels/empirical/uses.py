@@ -218,6 +218,11 @@ class Call(NamedTuple):
     kind: type[Use]
     options: tuple[Any, ...] = ()
 
+    def has_one_type(self, result: Tensor) -> bool:
+        """Whether it computes in the type of its parameters: under autocast, it would not."""
+        others = [each for each in (self.input, self.weight, self.bias) if each is not None]
+        return all(each.dtype == result.dtype for each in others if each.is_floating_point())
+
     def use(self, result: Tensor, n: int) -> Use:
         """Records the use of the call's parameters, in a pass of n samples."""
         zeros = result.detach().new_zeros(()).expand(result.shape)

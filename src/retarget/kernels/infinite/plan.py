@@ -12,7 +12,6 @@ two sparse matrices, `PairMap`, whose rows hold one number each: a sum of taps t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -30,6 +29,7 @@ from retarget.kernels.infinite.layers import (
     Rectifier,
     Weighted,
 )
+from retarget.locks import cached_property
 
 Indices = npt.NDArray[np.int64]
 Pair = tuple[int, int]

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pathlib import Path
@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 import retarget
 from retarget.errors import DamagedFileWarning, InvalidInputError
 from retarget.lab.experiment import Config, Family
+from retarget.locks import cached_property
 from retarget.storage import PARTIAL, atomic_file
 
 PACKAGE = Path(retarget.__file__).parent
