@@ -86,7 +86,7 @@ def lay_out() -> None:
     pages = [*DOCS.rglob("*.md"), *map(ROOT.joinpath, AT_THE_TOP)]
     scripts = [*(DOCS / "tutorials").glob("*.py"), *(ROOT / "examples").glob("*.py")]
     others = [*(DOCS / "images").glob("*"), *(DOCS / "assets").glob("*"), EXPLORER]
-    others += DOCS.glob("*.schema.json")
+    others += [*DOCS.glob("*.schema.json"), *(ROOT / "examples").glob("*.toml")]
     for path in (*pages, *scripts, *others):
         page = PAGES / page_of(path)
         page.parent.mkdir(parents=True, exist_ok=True)
