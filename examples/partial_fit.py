@@ -149,14 +149,17 @@ def draw(picture: str) -> None:
         ),
         "SGDClassifier": (on_digits_so_far(SGDClassifier(random_state=0)), COLORS["online"]),
     }
-    with figure_style():
+    gray = "0.47"  # readable on a white page and on a dark one
+    with figure_style(), plt.rc_context({"text.color": gray, "axes.labelcolor": gray}):
         figure, axes = plt.subplots(figsize=(7, 2.6))
         for name, (accuracies, color) in courses.items():
-            axes.plot(DIGITS, accuracies, "o-", color=color, label=name)
-        axes.set(xlabel="the digit learned last", xticks=DIGITS, ylim=(0, 1.05))
-        axes.set(ylabel="accuracy on the\ndigits so far")
-        axes.legend(loc="center right", bbox_to_anchor=(1, 0.62))
-        figure.savefig(picture, dpi=110)
+            axes.plot(DIGITS, accuracies, "o-", color=color)
+            axes.annotate(name, (9, accuracies[-1]), (0, 9), textcoords="offset points", ha="right")
+        axes.set(xlabel="the digit learned last", xticks=DIGITS, ylim=(0, 1.15))
+        axes.set(ylabel="accuracy on the\ndigits so far", yticks=[0, 0.5, 1])
+        axes.tick_params(colors=gray)
+        axes.spines[:].set_color(gray)
+        figure.savefig(picture, dpi=110, transparent=True)
 
 
 if __name__ == "__main__":

@@ -160,10 +160,28 @@ class StreamingRidge:
 
     @in_plain_torch
     def widened(self, outputs: int) -> Self:
-        """Returns a fork with this many outputs: the new ones had target 0 for all samples."""
+        """Returns a fork with this many outputs: the new ones had target 0 for all samples.
+
+        Raises:
+            InvalidInputError: There are more outputs already; or what was learned is the difference
+                from a network's outputs, of which there are not as many.
+        """
+        outputs = as_count("outputs", outputs)
         learned = self.learned
         if learned.moments is None:
             return self.fork()
+        if outputs < learned.outputs:
+            raise InvalidInputError(
+                f"the learner has {learned.outputs} outputs already; expected at least as many, "
+                f"got outputs={outputs}"
+            )
+        if outputs > learned.outputs and learned.network_outputs in (learned.outputs, outputs):
+            raise InvalidInputError(
+                f"cannot widen {learned.outputs} outputs to {outputs}: with as many targets as the "
+                f"network has outputs ({learned.network_outputs}), learning starts from these "
+                "outputs, and otherwise from zero; give the network an output for every class "
+                "from the beginning"
+            )
         moments = learned.moments.copy()
         moments.widen(outputs)
         return self.with_learned(learned._replace(moments=moments))
