@@ -28,6 +28,8 @@ AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 MATHJAX = "mathjax@3.2.2"  # the last one whose formulas need no further file
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
 
+SPELLED = {"antiberty": "AntiBERTy", "pytorch": "PyTorch"}  # words of file names, as people write them
+
 MEMBER = re.compile(r"^::: [\w.]+$(\n    options: \{)?", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
@@ -50,7 +52,8 @@ def as_page(path: Path) -> str:
     """The text of a page: links lead to pages, and examples are shown without doctest's marks."""
     if path.suffix == ".py":
         front = "---\nsearch: {exclude: true}\n---\n\n"  # the page about it is the better answer
-        return f"{front}# {path.name}\n\n```python\n{path.read_text()}```\n"
+        title = f"# {in_words(path.stem)}\n\n`{path.relative_to(ROOT)}`"
+        return f"{front}{title}\n\n```python\n{path.read_text()}```\n"
 
     def turned(link: re.Match[str]) -> str:
         target = (path.parent / link[1]).resolve()
@@ -68,6 +71,12 @@ def as_page(path: Path) -> str:
         pieces += [LINK.sub(turned, text[last : block.start()]), shown(block)]
         last = block.end()
     return "".join([*pieces, LINK.sub(turned, text[last:])])
+
+
+def in_words(name: str) -> str:
+    """The title of a script: the words of its file's name."""
+    words = [SPELLED.get(word, word) for word in name.split("_")]
+    return " ".join(words)[0].upper() + " ".join(words)[1:]
 
 
 def under_headings(text: str) -> str:
