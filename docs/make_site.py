@@ -15,9 +15,11 @@ import sys
 import tarfile
 from pathlib import Path
 
-from check_layout import CHROMIUM, lost_on_a_phone
+from check_layout import lost_on_a_phone
+from check_search import lost_queries
 from check_site import problems
 from finish_site import finish
+from in_chromium import CHROMIUM
 
 ROOT = Path(__file__).parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
@@ -28,7 +30,7 @@ AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 MATHJAX = "mathjax@3.2.2"  # the last one whose formulas need no further file
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
 
-SPELLED = {"antiberty": "AntiBERTy", "pytorch": "PyTorch"}  # words of file names, as people write them
+SPELLED = {"antiberty": "AntiBERTy", "pytorch": "PyTorch"}  # names within the names of files
 
 MEMBER = re.compile(r"^::: [\w.]+$(\n    options: \{)?", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -161,9 +163,12 @@ if __name__ == "__main__":
     lay_in_mathjax()
     build()
     finish(SITE, (DOCS / "theory.md").read_text())
-    if found := problems(SITE) + (lost_on_a_phone(SITE) if CHROMIUM else []):
+    found = problems(SITE)
+    if CHROMIUM:
+        found += lost_on_a_phone(SITE) + lost_queries(SITE)
+    if found:
         sys.exit("\n".join([*found, f"{len(found)} problems in the built pages."]))
     count = len(list(SITE.rglob("*.html")))
     sys.stdout.write(f"{count} pages in {SITE.relative_to(ROOT)}; every link leads somewhere.\n")
-    seen = "was measured on a phone's screen" if CHROMIUM else "was not measured: no Chromium here"
-    sys.stdout.write(f"The size of formulas, tables and pictures {seen}.\n")
+    seen = "were looked at" if CHROMIUM else "were not looked at: no Chromium here"
+    sys.stdout.write(f"Sizes on a phone's screen and the first results of a search {seen}.\n")

@@ -137,7 +137,7 @@ def on_digits_so_far(model: Any) -> list[float]:
 
 
 def draw(picture: str) -> None:
-    """What two models know while ten classes come one after the other; needs the extra [figures]."""
+    """What two models know while ten classes come one by one; needs the extra [figures]."""
     import matplotlib.pyplot as plt
 
     from retarget.lab.figures.over_seeds import figure_style

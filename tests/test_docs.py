@@ -84,7 +84,8 @@ def test_a_front_page_begins_with_a_sentence_eight_lines_of_code_and_a_picture(p
     assert sentence.count("\n") == 0
     assert sentence.count(". ") == 0
     code, shown = CODE.match(rest).groups()
-    assert len(code.splitlines()) == 8
+    assert len(code.split("\n\n")) == 2  # the imports, and the rest
+    assert len([line for line in code.splitlines() if line]) == 8
     assert len(re.findall(r"\d+\.\d+", shown)) == len(shown.split()) == 2
     assert rest[CODE.match(rest).end() :].lstrip().startswith("![")
 
