@@ -272,12 +272,15 @@ def test_nothing_scrolls_inside_the_frame_of_the_interactive_page(tmp_path, size
         page = browser.new_page(viewport=size)
         page.goto((tmp_path / "index.html").as_uri())
         frame = page.frames[1]
-        heights = "[document.documentElement.scrollHeight, innerHeight]"
-        frame.wait_for_function("document.documentElement.scrollHeight === innerHeight")
-        content, seen = frame.evaluate(heights)
-        assert content == seen > 1000
-        frame.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
-        frame.wait_for_function(f"innerHeight > {seen}")
-        content, seen = frame.evaluate(heights)
+        grown = "document.querySelector('iframe').clientHeight > "
+        heights = []
+        for unfold in (
+            "",
+            "document.querySelectorAll('details').forEach((d) => { d.open = true })",
+        ):
+            frame.evaluate(unfold)
+            page.wait_for_function(grown + str(heights[-1] if heights else 1000))
+            page.wait_for_timeout(100)
+            heights += frame.evaluate("[document.documentElement.scrollHeight, innerHeight]")
         browser.close()
-    assert content == seen
+    assert heights[0] == heights[1] < heights[2] == heights[3]
