@@ -163,24 +163,19 @@ class StreamingRidge:
         """Returns a fork with this many outputs: the new ones had target 0 for all samples.
 
         Raises:
-            InvalidInputError: There are more outputs already; or what was learned is the difference
-                from a network's outputs, of which there are not as many.
+            InvalidInputError: There are more outputs already; or learning starts from a network's
+                outputs, of which there are not as many.
         """
-        outputs = as_count("outputs", outputs)
         learned = self.learned
         if learned.moments is None:
             return self.fork()
-        if outputs < learned.outputs:
-            raise InvalidInputError(
-                f"the learner has {learned.outputs} outputs already; expected at least as many, "
-                f"got outputs={outputs}"
-            )
+        if as_count("outputs", outputs) < learned.outputs:
+            raise InvalidInputError(f"outputs={outputs}; expected {learned.outputs} or more")
         if outputs > learned.outputs and learned.network_outputs in (learned.outputs, outputs):
             raise InvalidInputError(
-                f"cannot widen {learned.outputs} outputs to {outputs}: with as many targets as the "
-                f"network has outputs ({learned.network_outputs}), learning starts from these "
-                "outputs, and otherwise from zero; give the network an output for every class "
-                "from the beginning"
+                f"cannot widen {learned.outputs} outputs to {outputs}: learning starts from the "
+                f"network's {learned.network_outputs} outputs if there are as many targets, and "
+                "from zero otherwise; make a network with an output for every class that may come"
             )
         moments = learned.moments.copy()
         moments.widen(outputs)
