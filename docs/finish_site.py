@@ -1,6 +1,7 @@
 """What is done to the built pages.
 
-Search shows words instead of LaTeX, copies have no prompts, and short options are not cut in two.
+Search shows words instead of LaTeX and finds what people call things, copies have no prompts, and
+short options are not cut in two.
 """
 
 import html
@@ -25,6 +26,41 @@ ROW = re.compile(
     r"\| \[[^]]+\]\(([\w/]*)(?:\.md)?(#[^)]+)\) \|$",
     re.MULTILINE,
 )
+# As in the index of a book: what people look for, where it is, and what they find there.
+LOOKED_FOR = {
+    "Choose gamma": (
+        "continual.html#if-you-do-not-know-gamma",
+        'gamma="auto" chooses the ridge; a correction of a network is tried on held-out rows.',
+    ),
+    "Concept drift": (
+        "training.html#drift",
+        "If the target changes, follow a batch model of recent rows; what the diagnosis says.",
+    ),
+    "Continual learning": (
+        "continual.html",
+        "Networks that learn task after task: corrected targets, and a lab of methods.",
+    ),
+    "Incremental learning": (
+        "partial_fit.html",
+        "Which models keep what they learned when new rows come, in a table that you can run.",
+    ),
+    "New classes": (
+        "tangent.html#new-classes",
+        "A learner can be widened by outputs for classes that come later.",
+    ),
+    "partial_fit": (
+        "partial_fit.html",
+        "Does it forget? Models of scikit-learn and river, shuffled and class by class.",
+    ),
+    "Shuffle": (
+        "limits.html#when-the-order-does-no-harm",
+        "If you can choose the order of the rows, choose a random one. Corrected rows keep theirs.",
+    ),
+    "Unlearn user data": (
+        "tutorials/unlearning.html",
+        "Machine unlearning: forget takes samples back as if they had never been learned.",
+    ),
+}
 INLINE = re.compile(r"<code>[^<]*</code>")
 OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]{0,22}(?![\w-])")
 CODE = re.compile(r'<div class="highlight">(<pre><span></span><code>)(.*?)(?=</code></pre>)', re.S)
@@ -79,6 +115,21 @@ def entries(theory: str) -> list[dict]:
     ]
 
 
+def looked_for() -> list[dict]:
+    """One entry of the search index for each of the things that people look for."""
+    return [
+        {
+            "location": location,
+            "level": 1,
+            "title": title,
+            "text": f"<p>{text}</p>",
+            "path": [title],  # the search ranks by it as well
+            "tags": [],
+        }
+        for title, (location, text) in LOOKED_FOR.items()
+    ]
+
+
 def code_alone(block: str) -> str:
     """What to copy from a highlighted session: its lines of code, without prompts and outputs."""
     lines = (html.unescape(re.sub(r"<[^>]+>", "", line)) for line in _lines_of_code(block))
@@ -117,7 +168,7 @@ def finish(site: Path, theory: str) -> None:
         page.write_text(with_whole_options(with_copies(page.read_text())))
     path = site / "search.json"
     index = json.loads(path.read_text())
-    index["items"] += entries(theory)
+    index["items"] += entries(theory) + looked_for()
     for item in index["items"]:
         item["title"], item["text"] = with_words(item["title"]), with_words(item["text"])
     path.write_text(json.dumps(index))

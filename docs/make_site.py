@@ -15,9 +15,11 @@ import sys
 import tarfile
 from pathlib import Path
 
-from check_layout import CHROMIUM, lost_on_a_phone
+from check_layout import lost_on_a_phone
+from check_search import lost_queries
 from check_site import problems
 from finish_site import finish
+from in_chromium import CHROMIUM
 
 ROOT = Path(__file__).parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
@@ -27,6 +29,8 @@ AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 MATHJAX = "mathjax@3.2.2"  # the last one whose formulas need no further file
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
+
+SPELLED = {"antiberty": "AntiBERTy", "pytorch": "PyTorch"}  # names within the names of files
 
 MEMBER = re.compile(r"^::: [\w.]+$(\n    options: \{)?", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -50,7 +54,8 @@ def as_page(path: Path) -> str:
     """The text of a page: links lead to pages, and examples are shown without doctest's marks."""
     if path.suffix == ".py":
         front = "---\nsearch: {exclude: true}\n---\n\n"  # the page about it is the better answer
-        return f"{front}# {path.name}\n\n```python\n{path.read_text()}```\n"
+        title = f"# {in_words(path.stem)}\n\n`{path.relative_to(ROOT)}`"
+        return f"{front}{title}\n\n```python\n{path.read_text()}```\n"
 
     def turned(link: re.Match[str]) -> str:
         target = (path.parent / link[1]).resolve()
@@ -70,6 +75,12 @@ def as_page(path: Path) -> str:
     return "".join([*pieces, LINK.sub(turned, text[last:])])
 
 
+def in_words(name: str) -> str:
+    """The title of a script: the words of its file's name."""
+    words = [SPELLED.get(word, word) for word in name.split("_")]
+    return " ".join(words)[0].upper() + " ".join(words)[1:]
+
+
 def under_headings(text: str) -> str:
     """A page of the reference: without sections, its members come right below its title."""
 
@@ -86,7 +97,7 @@ def lay_out() -> None:
     pages = [*DOCS.rglob("*.md"), *map(ROOT.joinpath, AT_THE_TOP)]
     scripts = [*(DOCS / "tutorials").glob("*.py"), *(ROOT / "examples").glob("*.py")]
     others = [*(DOCS / "images").glob("*"), *(DOCS / "assets").glob("*"), EXPLORER]
-    others += DOCS.glob("*.schema.json")
+    others += [*DOCS.glob("*.schema.json"), *(ROOT / "examples").glob("*.toml")]
     for path in (*pages, *scripts, *others):
         page = PAGES / page_of(path)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -152,9 +163,12 @@ if __name__ == "__main__":
     lay_in_mathjax()
     build()
     finish(SITE, (DOCS / "theory.md").read_text())
-    if found := problems(SITE) + (lost_on_a_phone(SITE) if CHROMIUM else []):
+    found = problems(SITE)
+    if CHROMIUM:
+        found += lost_on_a_phone(SITE) + lost_queries(SITE)
+    if found:
         sys.exit("\n".join([*found, f"{len(found)} problems in the built pages."]))
     count = len(list(SITE.rglob("*.html")))
     sys.stdout.write(f"{count} pages in {SITE.relative_to(ROOT)}; every link leads somewhere.\n")
-    seen = "was measured on a phone's screen" if CHROMIUM else "was not measured: no Chromium here"
-    sys.stdout.write(f"The size of formulas, tables and pictures {seen}.\n")
+    seen = "were looked at" if CHROMIUM else "were not looked at: no Chromium here"
+    sys.stdout.write(f"Sizes on a phone's screen and the first results of a search {seen}.\n")

@@ -1,12 +1,13 @@
 """Every example runs without arguments, and prints the numbers that its page has."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.printed import differences
 
 ROOT = Path(__file__).parents[1]
 # The page that shows what an example prints.
@@ -19,41 +20,17 @@ PAGES = {
     "forget_precision": None,  # rounding errors, of which only the size is the same everywhere
     "influence": "tutorials/influence.md",
     "own_loop": "continual.md",
+    "partial_fit": "partial_fit.md",
     "real_streams": None,
     "shuffled_and_sorted": None,
     "tangent_kernel": "tutorials/tangent_kernel.md",
     "task_by_task": "tutorials/task_by_task.md",
     "unlearning": "tutorials/unlearning.md",
 }
-NUMBER = re.compile(r"\d*\.\d+")
-# Another CPU, or another version of torch, rounds otherwise: a network's accuracy on 450 images
-# then differs by one or two hundredths.
-TOLERANCE = 0.03
 
 
 def test_every_example_is_tested():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(PAGES)
-
-
-def differences(printed, page):
-    """The printed lines that a page does not have, up to the last digits of their numbers."""
-    known = {}
-    for line in page.splitlines():
-        known.setdefault(NUMBER.sub("#", line.strip()), []).append(NUMBER.findall(line))
-    lost = []
-    for line in printed.splitlines():
-        numbers = [float(number) for number in NUMBER.findall(line)]
-        same = [
-            documented
-            for documented in known.get(NUMBER.sub("#", line.strip()), [])
-            if all(
-                abs(number - float(other)) <= TOLERANCE * max(1, abs(number))
-                for number, other in zip(numbers, documented, strict=True)
-            )
-        ]
-        if line.strip() and not same:
-            lost.append(line)
-    return lost
 
 
 def test_a_page_with_another_number_or_another_word_is_found():

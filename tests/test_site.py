@@ -1,6 +1,8 @@
 """The pages of the site are laid out as they should be, and what is wrong with them is found."""
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,9 +12,15 @@ DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
 import check_layout  # noqa: E402
+import check_search  # noqa: E402
 import check_site  # noqa: E402
 import finish_site  # noqa: E402
+import in_chromium  # noqa: E402
 import make_site  # noqa: E402
+
+NO_CHROMIUM = pytest.mark.skipif(
+    in_chromium.CHROMIUM is None, reason="there is no chromium on this machine"
+)
 
 
 @pytest.fixture
@@ -99,7 +107,7 @@ FORMULA = """<div class="arithmatex"><span><svg width="20ex" height="3ex" viewBo
 </svg></span></div>"""
 
 
-@pytest.mark.skipif(check_layout.CHROMIUM is None, reason="there is no chromium on this machine")
+@NO_CHROMIUM
 def test_what_has_no_size_on_a_phone_is_found(tmp_path):
     ours = (DOCS / "assets" / "retarget.css").read_text()
     bodies = {
@@ -185,3 +193,94 @@ def test_search_shows_words_and_leads_from_an_equation_to_the_theory(tmp_path):
     assert by_title["Eq. 16"]["location"].startswith("theory.html#4-")
     assert by_title["A.7"]["location"].startswith("theory_proofs.html#")
     assert not any("\\" in entry["text"] for entry in others)
+
+
+def test_a_script_is_a_page_whose_title_is_words(monkeypatch, tmp_path):
+    monkeypatch.setattr(make_site, "ROOT", tmp_path)
+    for name, title in (("own_loop", "Own loop"), ("antiberty_tasks", "AntiBERTy tasks")):
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+        page = make_site.as_page(tmp_path / f"{name}.py").partition("---\n\n")[2]
+        assert page == f"# {title}\n\n`{name}.py`\n\n```python\nx = 1\n```\n"
+
+
+# A search box as the theme has it: in a shadow tree, with results that come later.
+BOX = """<button class="md-search__button">Search</button><div id="host"></div><script>
+const pages = {"one": "folder/page.html?h=one#here", "two": "index.html"};
+const tree = document.getElementById("host").attachShadow({ mode: "open" });
+tree.innerHTML = "<input><ol></ol>";
+const input = tree.querySelector("input");
+input.addEventListener("input", () => setTimeout(() => {
+  const page = pages[input.value];
+  tree.querySelector("ol").innerHTML = page ? `<li><a href="${page}">x</a></li>` : "";
+}, 50));
+</script>"""
+
+
+@NO_CHROMIUM
+def test_a_query_that_finds_another_page_is_named(site):
+    index = site / "index.html"
+    index.write_text(index.read_text() + BOX)
+    assert check_search.lost_queries(site, {"one": "folder/page.html", "two": "index.html"}) == []
+    assert check_search.lost_queries(site, {"one": "index.html"}) == [
+        "search for 'one': folder/page.html comes first; expected index.html."
+    ]
+
+
+@NO_CHROMIUM
+def test_a_query_that_finds_nothing_is_named(site, monkeypatch):
+    monkeypatch.setattr(check_search, "TRIES", 3)
+    index = site / "index.html"
+    index.write_text(index.read_text() + BOX)
+    assert check_search.lost_queries(site, {"three": "index.html"}) == [
+        "search for 'three': nothing comes first; expected index.html."
+    ]
+
+
+def test_ten_queries_are_searched_on_every_built_site():
+    assert len(check_search.QUERIES) >= 10
+    asked = {"catastrophic forgetting", "unlearn user data", "choose gamma", "shuffle"}
+    assert asked <= set(check_search.QUERIES)
+    for page in check_search.QUERIES.values():
+        assert (DOCS / page).with_suffix(".md").exists(), page
+
+
+@pytest.mark.parametrize("entry", finish_site.looked_for(), ids=lambda entry: entry["title"])
+def test_what_people_look_for_is_there(entry):
+    name, _, section = entry["location"].partition("#")
+    text = (DOCS / name).with_suffix(".md").read_text()
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    anchors |= set(re.findall('<a id="(.+?)">', text))
+    assert section in anchors | {""}
+
+
+@pytest.mark.parametrize("size", [{"width": 390, "height": 844}, {"width": 1280, "height": 800}])
+@NO_CHROMIUM
+def test_nothing_scrolls_inside_the_frame_of_the_interactive_page(tmp_path, size):
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    shutil.copyfile(make_site.EXPLORER, tmp_path / "explorer.html")
+    for name in ("explorer.js", "retarget.css"):
+        shutil.copyfile(DOCS / "assets" / name, tmp_path / name)
+    (tmp_path / "index.html").write_text(
+        """<!doctype html><link rel="stylesheet" href="retarget.css">
+        <iframe class="explorer" src="explorer.html"></iframe><script src="explorer.js"></script>"""
+    )
+    with driver.sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=in_chromium.CHROMIUM, args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport=size)
+        page.goto((tmp_path / "index.html").as_uri())
+        frame = page.frames[1]
+        grown = "document.querySelector('iframe').clientHeight > "
+        heights = []
+        for unfold in (
+            "",
+            "document.querySelectorAll('details').forEach((d) => { d.open = true })",
+        ):
+            frame.evaluate(unfold)
+            page.wait_for_function(grown + str(heights[-1] if heights else 1000))
+            page.wait_for_timeout(100)
+            heights += frame.evaluate("[document.documentElement.scrollHeight, innerHeight]")
+        browser.close()
+    assert heights[0] == heights[1] < heights[2] == heights[3]

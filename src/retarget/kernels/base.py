@@ -28,10 +28,8 @@ class Kernel(ABC):
     it has any. Its attributes are what is saved, if they are plain values and the arguments of its
     constructor; otherwise define `to_dict` and `from_dict`.
 
-    Args:
-        name: What users call it; a name can be taken only once.
-
     Attributes:
+        name: What users call it, if anything; a name can be taken only once.
         exact_features: Whether the inner products of its features are the kernel itself.
 
     Examples:

@@ -197,6 +197,26 @@ def test_new_outputs_had_target_zero_and_the_learner_itself_keeps_its_own():
     assert_same(cubes(queries) @ weights.numpy() + intercept.numpy(), padded.predict(queries))
     assert (gamma, wider.learned.outputs, thing.learned.outputs) == (0.4, 3, 2)
     assert learner().widened(3).learned.outputs == 0
+    with pytest.raises(InvalidInputError, match="outputs=2; expected 3 or more"):
+        wider.widened(2)
+
+
+@pytest.mark.parametrize(("targets", "outputs"), [(2, 3), (1, 2)])
+def test_new_outputs_where_the_start_of_learning_would_change(targets, outputs):
+    network = torch.nn.Linear(3, 2).double()
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    tangents = rt.TangentLearner(network, gamma=1.0, features=16).learn(X, X[:, :targets])
+    with pytest.raises(InvalidInputError, match=f"cannot widen {targets} outputs to {outputs}"):
+        tangents.widened(outputs)
+
+
+def test_new_outputs_of_a_tangent_learner_that_starts_from_zero():
+    network = torch.nn.Linear(3, 2).double()
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    padded = np.hstack([X, np.zeros((20, 1))])
+    tangents = rt.TangentLearner(network, gamma=1.0, features=16)
+    wider = tangents.empty().learn(X, X).widened(4)
+    assert_same(wider.predict(X), tangents.learn(X, padded).predict(X))
 
 
 def test_weights_that_are_repetitions_count_as_such_in_cross_validation():

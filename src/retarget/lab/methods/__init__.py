@@ -132,9 +132,6 @@ class Method:
     With a name, `class Mine(Method, name="mine")`, it is what `method = "mine"` in an experiment
     file means, once its module is imported; the package's own are. Define `arguments` to take
     parameters of the run.
-
-    Args:
-        name: What experiment files call it.
     """
 
     capturable = False

@@ -161,10 +161,23 @@ class StreamingRidge:
 
     @in_plain_torch
     def widened(self, outputs: int) -> Self:
-        """Returns a fork with this many outputs: the new ones had target 0 for all samples."""
+        """Returns a fork with this many outputs: the new ones had target 0 for all samples.
+
+        Raises:
+            InvalidInputError: There are more outputs already; or learning starts from a network's
+                outputs, of which there are not as many.
+        """
         learned = self.learned
         if learned.moments is None:
             return self.fork()
+        if as_count("outputs", outputs) < learned.outputs:
+            raise InvalidInputError(f"outputs={outputs}; expected {learned.outputs} or more")
+        if outputs > learned.outputs and learned.network_outputs in (learned.outputs, outputs):
+            raise InvalidInputError(
+                f"cannot widen {learned.outputs} outputs to {outputs}: learning starts from the "
+                f"network's {learned.network_outputs} outputs if there are as many targets, and "
+                "from zero otherwise; make a network with an output for every class that may come"
+            )
         moments = learned.moments.copy()
         moments.widen(outputs)
         return self.with_learned(learned._replace(moments=moments))
