@@ -65,7 +65,7 @@ def arguments(folder, **options):
 
 CORRECTOR = partial(rt.NetworkCorrector, gamma=2.0, block_size=8, ridge=0.5)
 AUTO = partial(rt.NetworkCorrector, gamma="auto", block_size=8)
-CLOSED = partial(rt.ClosedLoopCorrector, gamma=1.0, block_size=8, features=64)
+CLOSED = partial(rt.ClosedLoopCorrector, gamma=1.0, block_size=8, features=64, replay=0)
 LEARNER = rt.SGD(LR, BATCH, reduction="mean")
 
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from retarget.arrays import as_non_negative, as_tensor, panels, require_memory
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, own_constructor
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
 from retarget.kernels import Kernel, PrecomputedKernel
 from retarget.kernels.lookup import as_kernel, takes_width
@@ -231,6 +231,7 @@ def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> flo
     return min(limits) / 2 if np.isfinite(min(limits)) else 1.0
 
 
+@own_constructor
 class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
     r"""Kernel regression trained by one pass of SGD over the samples, in the given order.
 
@@ -318,6 +319,7 @@ class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
         return now._outputs(now._queried(X))
 
 
+@own_constructor
 class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     """Online kernel learning of one-hot targets; it predicts the class with the largest output.
 

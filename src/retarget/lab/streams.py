@@ -11,7 +11,7 @@ from torch import Tensor
 
 from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.theory.losses import one_hot
+from retarget.labels import one_hot
 
 LabeledTasks = Sequence[tuple[Any, Any]]
 

@@ -17,10 +17,10 @@ from retarget.lab.figures.over_seeds import (
     mean_and_sem,
     table_of_numbers,
 )
+from retarget.labels import one_hot
 from retarget.learners import COLORS, LABELS, SGD
 from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.losses import one_hot
 from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 LEARNERS = LABELS | {"offline": "offline, all data at once", "online": "online, true targets"}

@@ -35,11 +35,11 @@ from retarget.lab.figures.over_seeds import (
     table_of_numbers,
 )
 from retarget.lab.runs.store import source_hash
+from retarget.labels import one_hot
 from retarget.learners import COLORS, LABELS, SGD
 from retarget.text import duration
 from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.losses import one_hot
 from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 CLASSES = 10

@@ -211,7 +211,7 @@ class Led(Method, name="led"):
         block_size: int = 20,
         damping: float = 1.0,
     ) -> None:
-        self.options = ClosedLoopOptions(gamma, features, block_size, damping=damping)
+        self.options = ClosedLoopOptions(gamma, features, block_size, replay=0, damping=damping)
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
     @classmethod

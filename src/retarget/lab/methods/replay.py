@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_count, as_non_negative
+from retarget.errors import own_constructor
 from retarget.lab.methods import Batch, Method, recipe
 from retarget.lab.training import gather_rows
 from retarget.networks.reservoir import Reservoir
@@ -59,6 +60,7 @@ class CumulativeReplay(Method, name="cumulative"):
         self._done = state["done"]
 
 
+@own_constructor
 class Joint(CumulativeReplay, name="joint"):
     """Trains on all tasks at once, shuffled, for several passes, as without a stream.
 
