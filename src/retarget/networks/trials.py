@@ -88,14 +88,13 @@ class Rehearsal:
         learned = torch.cat([rows.past, rows.task])
         past_steps = sum(learner.steps(size) for size in sizes[:-1])
         unit = float(K.diagonal()[learned].mean())
-        strengths: list[Strength] = [Strength(None, None)]
-        strengths += [Strength(gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES]
+        candidates = [Strength(gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES]
         kernel = K[learned][:, learned]
         shorter = _shortened(learner, past_steps, len(rows.past), len(learned))
         losses = []
-        for strength in strengths:
+        for strength in (None, *candidates):
             targets = Y[rows.task]
-            if strength.gamma is not None:
+            if strength is not None:
                 corrected = self._corrected(kernel, Y[learned].double(), shorter, strength)
                 targets = corrected[len(rows.past) :].to(Y)
             weights = self._trained(take(X, rows.task), targets, learner, past_steps)
@@ -104,16 +103,16 @@ class Rehearsal:
             losses.append(row_losses(predictions, true, self.options.loss))
         errors = [_finite_mean(each) for each in losses]
         best = _best(losses, errors)
-        return tuple(
-            Trial(strength.gamma, strength.ridge, error, number == best)
-            for number, (strength, error) in enumerate(zip(strengths, errors, strict=True))
-        )
+        plain = Trial(None, None, errors[0], best == 0)
+        others = [
+            Trial(strength.gamma, strength.ridge, errors[number], best == number)
+            for number, strength in enumerate(candidates, start=1)
+        ]
+        return plain, *others
 
     def _corrected(self, K: Tensor, Y: Tensor, learner: SGD, strength: "Strength") -> Tensor:
         """Returns a candidate's targets; NaN if there are none, as it then cannot be the best."""
         options = self.options
-        assert strength.gamma is not None
-        assert strength.ridge is not None
         with warnings.catch_warnings(action="ignore"):
             try:
                 return iterative_targets(
@@ -165,10 +164,10 @@ class Rehearsal:
 
 
 class Strength(NamedTuple):
-    """The ridges of a candidate; None for no correction."""
+    """The ridges of a candidate: of the offline learner, and of a block."""
 
-    gamma: float | None
-    ridge: float | None
+    gamma: float
+    ridge: float
 
 
 class HeldOut(NamedTuple):

@@ -239,7 +239,7 @@ class Led(Method, name="led"):
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         # the targets of a block are computed with its first mini-batch
         step, size = int(batch.step), batch.positions.shape[1]
-        steps = self.options.block_size // size  # of a block
+        steps = self._correctors[0].block_size // size  # of a block
         place = step % steps
         if not place:
             rows = slice(step, step + steps)
