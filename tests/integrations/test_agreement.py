@@ -376,3 +376,13 @@ def test_the_shift_is_the_root_of_the_mean_square_of_all_portions():
     by_hand(trained.module, trained, tasks())
     error = portions.found(trained)["linearization_error"]
     assert error == trained.linearization_error > 0
+
+
+def test_what_was_tried_is_logged_with_the_shift():
+    network = pair()[1].module
+    corrector = rt.NetworkCorrector(network, LEARNER)
+    true = network(X[:12]).detach()  # nothing can be better than these
+    Z = corrector.correct(X[:12], true)
+    numbers = agreement.Shift().add(Z, true).found(corrector)
+    assert numbers["shift"] == numbers["corrected"] == numbers["loss_on_true_targets"] == 0
+    assert numbers["loss_on_corrected_targets"] == min(t.error for t in corrector.trials[1:]) > 0

@@ -210,6 +210,15 @@ def test_what_is_logged_and_that_evaluation_is_on_true_labels(tmp_path):
     assert second["linearization_error"] == trainer.corrector.linearization_error > 0
 
 
+def test_the_log_says_what_was_tried_and_whether_anything_was_corrected(tmp_path):
+    trainer = by_trainer(tmp_path, bert(), TASKS[:1], corrector=rt.NetworkCorrector)
+    (first,) = trainer_logs(trainer)
+    plain, *others = trainer.corrector.trials
+    assert first["corrected"] == (not plain.chosen)
+    assert first["loss_on_true_targets"] == plain.error
+    assert first["loss_on_corrected_targets"] == min(trial.error for trial in others)
+
+
 def shorter(rows):
     """Batches that are padded to the longest of their own sentences."""
     longest = max(sum(row["attention_mask"]) for row in rows)

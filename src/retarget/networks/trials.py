@@ -84,7 +84,7 @@ class Rehearsal:
         candidate is chosen.
         """
         learner.rates(len(Y))  # raises for a schedule of the wrong length, whatever is chosen
-        rows = HeldOut.of(sizes, self.options, K.device)
+        rows = SplitRows.of(sizes, self.options, K.device)
         learned = torch.cat([rows.past, rows.task])
         past_steps = sum(learner.steps(size) for size in sizes[:-1])
         unit = float(K.diagonal()[learned].mean())
@@ -170,7 +170,7 @@ class Strength(NamedTuple):
     ridge: float
 
 
-class HeldOut(NamedTuple):
+class SplitRows(NamedTuple):
     """Rows of a stream of tasks: those to learn from, and those to test on.
 
     Attributes:
@@ -186,7 +186,7 @@ class HeldOut(NamedTuple):
     @classmethod
     def of(
         cls, sizes: Sequence[int], options: "CorrectionOptions", device: torch.device
-    ) -> "HeldOut":
+    ) -> "SplitRows":
         """Divides tasks of these sizes, by the seed of the options."""
         total = sum(sizes)
         beginning = total - sizes[-1]  # of the last task
