@@ -20,8 +20,8 @@ def train(**options: int) -> tuple[float, float]:
     )
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     learner = rt.SGD(LR, batch_size=BATCH, reduction="mean")
-    corrector = rt.ClosedLoopCorrector(network, learner, 1.0, 1024, BLOCK, **options)
-    tangents = rt.TangentLearner(network, 1.0, 1024)
+    corrector = rt.ClosedLoopCorrector(network, learner, **options)
+    tangents = rt.TangentLearner(network, features=512)
     for task in range(5):
         mine = ~test & (y // 2 == task)
         tangents.learn(X[mine], Y[mine])

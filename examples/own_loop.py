@@ -20,7 +20,7 @@ def train(corrected: bool) -> float:
     )
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     learner = rt.SGD(LR, batch_size=BATCH, reduction="mean")
-    corrector = rt.NetworkCorrector(network, learner, gamma=30.0, block_size=20, ridge=3.0)
+    corrector = rt.NetworkCorrector(network, learner)
     for task in range(5):
         mine = ~test & (y // 2 == task)
         inputs, targets = X[mine], Y[mine]

@@ -1,10 +1,12 @@
 """One name, one type, in the whole package."""
 
 import ast
+import inspect
 from collections import defaultdict
 from pathlib import Path
 
 import retarget
+from retarget import lab
 
 SOURCE = Path(retarget.__path__[0])
 # Each engine of the infinite kernel has its own form of the same thing, and adapters are named as
@@ -31,3 +33,12 @@ def test_each_name_is_one_type():
     shown = {"StreamingRidgeRegressor", "StreamingRidgeClassifier", "TargetCorrectionRegressor"}
     twice = {name: paths for name, paths in homes.items() if len(paths) > 1}
     assert {name: twice[name] for name in twice.keys() - SAME_IN_ALL_ENGINES - shown} == {}
+
+
+def test_a_type_error_names_the_class_that_was_called():
+    """Python names the class that defines the constructor: see `own_constructor`."""
+    for package in (retarget, lab):
+        for name in package.__all__:
+            public = getattr(package, name)
+            if inspect.isclass(public) and inspect.isfunction(public.__init__):
+                assert public.__init__.__qualname__ == f"{public.__qualname__}.__init__"

@@ -351,7 +351,7 @@ def test_what_is_made_in_inference_mode_goes_on_outside():
         K_inside = rt.EmpiricalNTK(module)(samples)
         corrected = rt.NetworkCorrector(module, PLAIN, 1.0, 4).correct(samples, targets)
         frozen = rt.NetworkCorrector(module, PLAIN, 1.0, 4, refresh="never")
-        led = rt.ClosedLoopCorrector(module, PLAIN, 1.0, 32, 12).correct(samples, targets)
+        led = rt.ClosedLoopCorrector(module, PLAIN, 1.0, 32, 12, 0).correct(samples, targets)
     assert samples.is_inference()
     ordinary = network()
     same = rt.TangentLearner(ordinary, 0.5, 64).learn(X, Y)
@@ -376,7 +376,7 @@ def test_what_is_made_in_inference_mode_goes_on_outside():
     saved.correct(X, Y)
     frozen.restore(*saved.to_state())  # which writes to its copy of the network
     assert torch.equal(frozen.recorrect(), saved.recorrect())
-    again = rt.ClosedLoopCorrector(ordinary, PLAIN, 1.0, 32, 12).correct(X, Y)
+    again = rt.ClosedLoopCorrector(ordinary, PLAIN, 1.0, 32, 12, 0).correct(X, Y)
     assert torch.equal(led, again)
 
 

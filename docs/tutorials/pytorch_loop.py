@@ -54,7 +54,7 @@ def _(X, Y, digit, held_out, nn, rt, torch):
         )
         optimizer = torch.optim.SGD(network.parameters(), lr=rate)
         learner = rt.SGD(rate, batch_size=batch, reduction="mean")
-        corrector = rt.NetworkCorrector(network, learner, gamma=30.0, block_size=20, ridge=3.0)
+        corrector = rt.NetworkCorrector(network, learner)
         history = []
         for task in range(5):
             mine = ~held_out & (digit // 2 == task)

@@ -4,7 +4,10 @@ import copyreg
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # Modules that are not the caller's code; torch's decorators appear between our own frames.
 OURS = ("retarget", "torch")
@@ -170,10 +173,11 @@ class DivergenceWarning(UserWarning):
 
 
 class LargeTargetsWarning(UserWarning):
-    """Targets of a cross-entropy learner that lie far outside [0, 1].
+    """Targets that lie far from all true ones: with cross-entropy far outside [0, 1].
 
-    They are exact, but cause steps many times longer than any true label does: a network then no
-    longer follows its tangent kernel, and training in low precision loses digits.
+    They are exact, but cause steps many times longer than any true target does: a network then no
+    longer follows its tangent kernel, and training in low precision loses digits. With the squared
+    loss only the corrector of a network warns, because a kernel machine follows them anywhere.
     """
 
 
@@ -187,6 +191,32 @@ class LinearizationWarning(UserWarning):
 
 class DamagedFileWarning(UserWarning):
     """A file could not be read; it was set aside and is computed again."""
+
+
+def own_constructor(cls: type[T]) -> type[T]:
+    """Gives a class its own copy of an inherited constructor.
+
+    Python names the class that defines the constructor in a `TypeError`, which the caller of a
+    subclass has never heard of.
+
+    Examples:
+        >>> import retarget as rt
+        >>> rt.StreamingRidgeRegressor(alpha=1.0)
+        Traceback (most recent call last):
+        ...
+        TypeError: StreamingRidgeRegressor.__init__() got an unexpected keyword argument 'alpha'
+    """
+    given: Any = cls.__init__
+    copied = FunctionType(
+        given.__code__, given.__globals__, given.__name__, given.__defaults__, given.__closure__
+    )
+    copied.__kwdefaults__ = given.__kwdefaults__
+    copied.__annotations__ = given.__annotations__
+    copied.__doc__ = given.__doc__
+    copied.__module__ = cls.__module__
+    copied.__qualname__ = f"{cls.__qualname__}.__init__"
+    cls.__init__ = copied  # type: ignore[method-assign]
+    return cls
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:

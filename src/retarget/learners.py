@@ -118,9 +118,10 @@ class SGD:
 
         if type(optimizer) is not torch.optim.SGD:
             raise InvalidTypeError(
-                f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.SGD: for Adam, "
-                "AdamW and RMSprop describe the rate with SGD(lr=...), and pass the optimizer to "
-                "EmpiricalNTK(module, preconditioner=optimizer)"
+                f"the optimizer is {type(optimizer).__name__} (of {type(optimizer).__module__}); "
+                "expected torch.optim.SGD: for Adam, AdamW and RMSprop describe the rate with "
+                "SGD(lr=...), and pass the optimizer to EmpiricalNTK(module, "
+                "preconditioner=optimizer)"
             )
         if any("initial_lr" in group for group in optimizer.param_groups):
             raise InvalidInputError(
@@ -230,7 +231,7 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
 
     if type(optimizer) not in [getattr(optim, name) for name in OPTIMIZERS]:
         raise InvalidTypeError(
-            f"the optimizer is a {type(optimizer).__name__}; expected torch's "
+            f"the optimizer is {type(optimizer).__name__}; expected torch's "
             f"{', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}"
         )
     groups = dict(enumerate(optimizer.param_groups))

@@ -138,7 +138,9 @@ OBJECTS = {
     "EmpiricalNTK, two sets": lambda m: rt.EmpiricalNTK(m)(X, X[:6]),
     "TangentLearner": lambda m: rt.TangentLearner(m, 1.0, 16).learn(X, Y),
     "NetworkCorrector": corrected,
-    "ClosedLoopCorrector": lambda m: rt.ClosedLoopCorrector(m, LEARNER, 1.0, 16, 8).correct(X, Y),
+    "ClosedLoopCorrector": lambda m: rt.ClosedLoopCorrector(m, LEARNER, 1.0, 16, 8, 0).correct(
+        X, Y
+    ),
     "StreamingRidge": lambda m: rt.StreamingRidge(m, 1.0).learn(X, Y),
     "StreamingRidge, tangents": lambda m: rt.StreamingRidge(rt.EmpiricalNTK(m), 1.0).learn(X, Y),
     "TargetCorrector": lambda m: rt.TargetCorrector(rt.EmpiricalNTK(m), LEARNER, 1.0, 4).correct(
@@ -329,9 +331,9 @@ SEVERAL = {
         rt.TangentLearner(m, 1.0, 16).learn((X, np.ones((8, 1))), Y).predict(pair)
     ),
     "NetworkCorrector": lambda m, pair: rt.NetworkCorrector(m, LEARNER, 1.0, 8).correct(pair, Y),
-    "ClosedLoopCorrector": lambda m, pair: rt.ClosedLoopCorrector(m, LEARNER, 1.0, 16, 8).correct(
-        pair, Y
-    ),
+    "ClosedLoopCorrector": lambda m, pair: rt.ClosedLoopCorrector(
+        m, LEARNER, 1.0, 16, 8, 0
+    ).correct(pair, Y),
     "StreamingRidge": lambda m, pair: rt.StreamingRidge(m, 1.0).learn(pair, Y),
 }
 

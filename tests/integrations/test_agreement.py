@@ -196,7 +196,7 @@ REFUSED = {
     ),
     "Adagrad": (
         optimizer(lambda module: torch.optim.Adagrad(module.parameters())),
-        "a Adagrad; expected torch's SGD, Adam, AdamW or RMSprop",
+        "the optimizer is Adagrad; expected torch's SGD, Adam, AdamW or RMSprop",
     ),
     "parameters outside": (optimizer(wider), r"2 parameters outside .* \(3, 2\), \(3,\); make"),
     "velocity": (optimizer(*MOVING, found=stepped, samples=0), "earlier steps, but .* 0 samples"),
@@ -205,7 +205,7 @@ REFUSED = {
     "fewer parameters": (optimizer(last_layer), "does not train 0.weight, and"),
     "rate of a step": (rate(0.0101, 7), "rate of step 7 is 0.0101, but .* has 0.01;"),
     "rate of a schedule": (rate(0.01, 1, SCHEDULE), "rate of step 1 is 0.01, but .* has 0.009;"),
-    "shuffled": (order(shuffle=True), "a RandomSampler, .* use shuffle=False"),
+    "shuffled": (order(shuffle=True), "has a RandomSampler, but .* use shuffle=False"),
     "shuffled singly": (order(shuffle=True, batch_size=None), "a RandomSampler"),
     "weighted": (order(sampler=WeightedRandomSampler([1.0] * 12, 12)), "a WeightedRandomSampler"),
     "subset": (order(sampler=SubsetRandomSampler([3, 1])), "a SubsetRandomSampler"),
@@ -227,7 +227,11 @@ REFUSED = {
         lambda: made(lambda module, learner: {}, adam),
         r"corrector\(module, learner, preconditioner=optimizer\): got an unexpected",
     ),
-    "forgotten": (lambda: made(partial(rt.NetworkCorrector, gamma=1.0)), "missing .*'block_size'"),
+    "forgotten": (lambda: made(lambda module: None), "called as corrector.module, learner.: too"),
+    "misspelled": (
+        lambda: made(partial(rt.NetworkCorrector, gama=1.0)),
+        "called as corrector.module",
+    ),
     "closed rate": (lambda: second_block(8, replace(LEARNER, lr=0.02)), "rate of step 0 is 0.02"),
     "closed batch": (lambda: second_block(7), "4 samples .* 4 stored .*=7.*=8 or more"),
 }
@@ -270,7 +274,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_the_arguments_that_would_
     assert first == "2 things would make corrected targets wrong:"
     assert lines[0] == "- b is wrong"
     assert lines[1].startswith("- the class labels are 3 to 4, and there are 2 outputs")
-    assert lines[2:] == ["- set Trainer(b=None, c='d')"]
+    assert lines[2:] == ["For a correct run, set Trainer(b=None, c='d')"]
 
 
 def test_a_corrector_is_made_from_the_network_the_learner_and_an_optimizer_that_it_needs():
@@ -372,3 +376,13 @@ def test_the_shift_is_the_root_of_the_mean_square_of_all_portions():
     by_hand(trained.module, trained, tasks())
     error = portions.found(trained)["linearization_error"]
     assert error == trained.linearization_error > 0
+
+
+def test_what_was_tried_is_logged_with_the_shift():
+    network = pair()[1].module
+    corrector = rt.NetworkCorrector(network, LEARNER)
+    true = network(X[:12]).detach()  # nothing can be better than these
+    Z = corrector.correct(X[:12], true)
+    numbers = agreement.Shift().add(Z, true).found(corrector)
+    assert numbers["shift"] == numbers["corrected"] == numbers["loss_on_true_targets"] == 0
+    assert numbers["loss_on_corrected_targets"] == min(t.error for t in corrector.trials[1:]) > 0

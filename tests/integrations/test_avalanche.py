@@ -49,6 +49,7 @@ from retarget.integrations.avalanche import (
 )
 
 pytestmark = [
+    pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning"),
     # what Avalanche says of itself
     pytest.mark.filterwarnings("ignore:No loggers specified"),
     pytest.mark.filterwarnings("ignore:You are using plugins that are not compatible"),
@@ -137,7 +138,12 @@ def corrector(model, learner, **options):
 
 
 def closed_loop(model, learner, **options):
-    options = {"gamma": 3.0, "features": 64, "block_size": 2 * learner.batch_size} | options
+    options = {
+        "gamma": 3.0,
+        "features": 64,
+        "replay": 0,
+        "block_size": 2 * learner.batch_size,
+    } | options
     return rt.ClosedLoopCorrector(model, learner, **options)
 
 
@@ -245,6 +251,21 @@ def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(cl
     off = found["LinearizationError/train_phase/train_stream/Task000/Exp001"]
     assert off == plugin.corrector.linearization_error > 0
     assert model.training
+
+
+def test_loggers_see_what_was_tried_and_whether_anything_was_corrected(classes):
+    text = io.StringIO()
+    plugin = TargetCorrectionPlugin(rt.NetworkCorrector)
+    watched = evaluator(accuracy_metrics(epoch=True), loggers=[TextLogger(text)])
+    strategy = naive(network(), [plugin], evaluator=watched)
+    found = strategy.train(classes.train_stream[0], shuffle=False)
+    where = "train_phase/train_stream/Task000/Exp000"
+    plain, *others = plugin.corrector.trials
+    assert found[f"Corrected/{where}"] == (not plain.chosen)
+    assert found[f"LossOnTrueTargets/{where}"] == plain.error
+    least = min(trial.error for trial in others)
+    assert found[f"LossOnCorrectedTargets/{where}"] == least
+    assert "LossOnTrueTargets/" in text.getvalue()
 
 
 @pytest.mark.parametrize("make", [corrector, closed_loop])
@@ -388,7 +409,7 @@ def test_everything_that_is_wrong_is_said_at_once(classes):
     last = partial(corrector, params="2")
     third = naive(network(), [], criterion=nn.CrossEntropyLoss(), lr=0.07)
     for strategy, make, reasons in (
-        (first, corrector, ["neither half the squared error", "a Adagrad; expected torch's SGD"]),
+        (first, corrector, ["neither half the squared error", "is Adagrad; expected torch's SGD"]),
         (second, slow, ["whose outputs grow", "GDumbPlugin", "learner is SGD.lr=0.04,"]),
         (third, last, ["optimizer trains 0.weight", "criterion is 'cross-entropy'"]),
     ):

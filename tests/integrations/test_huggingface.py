@@ -65,7 +65,7 @@ def arguments(folder, **options):
 
 CORRECTOR = partial(rt.NetworkCorrector, gamma=2.0, block_size=8, ridge=0.5)
 AUTO = partial(rt.NetworkCorrector, gamma="auto", block_size=8)
-CLOSED = partial(rt.ClosedLoopCorrector, gamma=1.0, block_size=8, features=64)
+CLOSED = partial(rt.ClosedLoopCorrector, gamma=1.0, block_size=8, features=64, replay=0)
 LEARNER = rt.SGD(LR, BATCH, reduction="mean")
 
 
@@ -208,6 +208,15 @@ def test_what_is_logged_and_that_evaluation_is_on_true_labels(tmp_path):
     trainer.train()
     (second,) = trainer_logs(trainer)
     assert second["linearization_error"] == trainer.corrector.linearization_error > 0
+
+
+def test_the_log_says_what_was_tried_and_whether_anything_was_corrected(tmp_path):
+    trainer = by_trainer(tmp_path, bert(), TASKS[:1], corrector=rt.NetworkCorrector)
+    (first,) = trainer_logs(trainer)
+    plain, *others = trainer.corrector.trials
+    assert first["corrected"] == (not plain.chosen)
+    assert first["loss_on_true_targets"] == plain.error
+    assert first["loss_on_corrected_targets"] == min(trial.error for trial in others)
 
 
 def shorter(rows):

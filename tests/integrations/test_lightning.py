@@ -45,6 +45,7 @@ from retarget.integrations.lightning_trainer import Places  # noqa: E402
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 pytestmark = [
+    pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning"),
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
@@ -365,6 +366,19 @@ def test_what_is_logged_by_one_trainer_for_all_tasks(tmp_path):
     fit.logger.save()
     written = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
     assert "retarget/linearization_error" in written.splitlines()[0]
+
+
+def test_the_log_says_what_was_tried_and_whether_anything_was_corrected():
+    module = Small()
+    callback = TargetCorrectionCallback(rt.NetworkCorrector)
+    fit = trainer(callback)
+    fit.fit(module, loader(X, Y))
+    plain, *others = callback.corrector.trials
+    logged = {name.removeprefix("retarget/"): float(v) for name, v in fit.logged_metrics.items()}
+    assert logged["corrected"] == (not plain.chosen)
+    assert logged["loss_on_true_targets"] == pytest.approx(plain.error, 1e-6)
+    least = min(trial.error for trial in others)
+    assert logged["loss_on_corrected_targets"] == pytest.approx(least, 1e-6)
 
 
 GOING_ON = {

@@ -376,8 +376,48 @@ def test_options_that_do_not_go_with_it(options, message):
         rt.NetworkCorrector(mlp(1), rt.SGD(0.1), "auto", 4, **options)
 
 
+@rated
 def test_fixed_strengths_try_nothing():
     network, (X, Y) = mlp(1), clouds(0)
     corrector = rt.NetworkCorrector(network, rt.SGD(0.01, 3, reduction="sum"), 1.0, BLOCK)
     corrector.correct(X, Y)
     assert corrector.trials == ()
+
+
+def test_it_says_what_it_tried_when_nothing_is_corrected(caplog):
+    """Once a task, with the optimizer that is to blame, and not where a correction was chosen."""
+    caplog.set_level("INFO", "retarget")
+    network, learner = mlp(2), rt.SGD(0.05, batch_size=3, reduction="sum")
+    X = clouds(0)[0]
+    Y = network(X).detach()
+    corrector = rt.NetworkCorrector(network, learner, refresh="epoch")
+    corrector.correct(X, Y)
+    corrector.recorrect()
+    assert [(record.name, record.levelname) for record in caplog.records] == [("retarget", "INFO")]
+    words = caplog.text
+    assert "no correction for this task of 42 samples" in words
+    for trial in corrector.trials[1:]:
+        assert f"{trial.error:.3g} with gamma {trial.gamma:.3g}" in words
+    assert "lower by 2 standard errors; rt.TangentLearner learns" in words
+    caplog.clear()
+    optimizer = torch.optim.AdamW(network.parameters(), 0.01, weight_decay=0.0)
+    pass_over(network, X, Y, learner, optimizer=optimizer)
+    adaptive = rt.NetworkCorrector(
+        network, rt.SGD(0.01, batch_size=3, reduction="sum"), preconditioner=optimizer
+    )
+    adaptive.correct(X, network(X).detach())
+    assert "AdamW divides every step by the size of recent gradients" in caplog.text
+    assert "use SGD, or rt.TangentLearner" in caplog.text
+    caplog.clear()
+    chosen = rt.NetworkCorrector(mlp(1), learner)
+    for task in range(3):
+        chosen.correct(*clouds(task))
+        assert len(caplog.records) == chosen.trials[0].chosen
+        caplog.clear()
+
+
+def test_a_size_of_block_near_twenty():
+    for batch, block in ((1, 20), (3, 21), (8, 16), (16, 16), (20, 20), (64, 64)):
+        learner = rt.SGD(0.1, batch_size=batch, reduction="mean")
+        assert rt.NetworkCorrector(mlp(1), learner).block_size == block
+        assert rt.ClosedLoopCorrector(mlp(1), learner).block_size == block

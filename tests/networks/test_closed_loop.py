@@ -19,7 +19,7 @@ from support.streaming_objects import saved
 # networks are nudged here, not trained as they should be
 pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning")
 LEARNER = rt.SGD(0.05, batch_size=2, reduction="mean")
-OPTIONS = {"gamma": 0.7, "block_size": 8, "features": 30}
+OPTIONS = {"gamma": 0.7, "block_size": 8, "features": 30, "replay": 0}
 
 
 def problem(n=40, outputs=3, seed=0):
@@ -156,7 +156,7 @@ class Followed:
     def __init__(self, damping):
         torch.manual_seed(0)
         self.network = nn.Linear(6, 2, bias=False).double()
-        options = {"gamma": 0.7, "block_size": 4, "features": 30, "damping": damping}
+        options = {"gamma": 0.7, "block_size": 4, "features": 30, "damping": damping, "replay": 0}
         self.corrector = rt.ClosedLoopCorrector(self.network, LEARNER, **options)
         self.random = np.random.default_rng(1)
 
@@ -237,7 +237,7 @@ def test_saved_and_loaded_it_goes_on_to_the_same_bits(tmp_path):
 
 def test_a_call_that_fails_changes_nothing(tmp_path):
     (X, Y), path = problem(), tmp_path / "state"
-    corrector = rt.ClosedLoopCorrector(mlp(1), LEARNER, **OPTIONS, replay=5)
+    corrector = rt.ClosedLoopCorrector(mlp(1), LEARNER, **(OPTIONS | {"replay": 5}))
     corrector.next_block(X[:7], Y[:7])
     before = saved(corrector, path)
     corrector.kernel = lambda X: torch.full((len(X), len(X)), torch.inf)
@@ -278,10 +278,12 @@ def test_options_without_a_meaning(options, message):
         rt.ClosedLoopCorrector(mlp(1), **({"learner": LEARNER} | options))
 
 
-@pytest.mark.parametrize("kind", [rt.NetworkCorrector, rt.ClosedLoopCorrector])
-def test_of_the_first_samples_only_their_form_is_kept(kind):
+@pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+@pytest.mark.parametrize("options", [{}, OPTIONS], ids=["open loop", "closed loop"])
+def test_of_the_first_samples_only_their_form_is_kept(options):
     X, Y = problem(8)
-    corrector = kind(mlp(1), LEARNER, gamma=0.7, block_size=8)
+    kind = rt.ClosedLoopCorrector if options else rt.NetworkCorrector
+    corrector = kind(mlp(1), LEARNER, **({"gamma": 0.7, "block_size": 8} | options))
     corrector.correct(X, Y)
     tensors = corrector.to_state()[1]
     assert tensors["first.samples"].shape == (0, 5)

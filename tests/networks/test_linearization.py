@@ -12,6 +12,8 @@ import retarget as rt
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs
 from support.corrected_training import pass_over
 
+# no test is about how large targets are
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
 LEARNER = rt.SGD(0.002, batch_size=4, reduction="sum")
 
 
@@ -26,7 +28,7 @@ def curves():
 
 
 def closed_loop(module, gamma):
-    return rt.ClosedLoopCorrector(module, LEARNER, 1.0, 64, 8)
+    return rt.ClosedLoopCorrector(module, LEARNER, 1.0, 64, 8, replay=0)
 
 
 def open_loop(module, gamma):
@@ -40,6 +42,7 @@ def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(made):
         corrector = made(module, width / 4)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            warnings.simplefilter("ignore", rt.errors.LargeTargetsWarning)
             block = X[:8].clone()  # one array for all blocks, as a loader may have
             for x, y in zip(X.split(8), far * torch.stack(Y.split(8)), strict=True):
                 block.copy_(x)

@@ -14,6 +14,7 @@ import retarget as rt
 from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
+    LargeTargetsWarning,
     NotPositiveDefiniteError,
     ResultOverflowError,
     RetargetError,
@@ -207,6 +208,7 @@ learners = st.builds(
 )
 
 
+@pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
 @given(learner=learners, gamma=gammas, seed=st.integers(0, 999), last=st.sampled_from([8, 10, 3]))
 def test_a_linear_network_agrees_with_ridge_regression_on_every_block(learner, gamma, seed, last):
     """Of the samples so far; the last task may end within a block and a mini-batch."""
@@ -347,3 +349,72 @@ def test_a_state_is_restored_in_place(kind):
     elsewhere.module.to("meta")  # a second device that every machine has, though without numbers
     with pytest.raises(InvalidTypeError, match="samples is on the meta device"):
         elsewhere.restore(*state)
+
+
+SMALL = {"gamma": 30.0, "block_size": 4}
+
+
+def open_loop(corrector, X, Y):
+    return corrector.correct(X, Y)
+
+
+def closed_loop(corrector, X, Y):
+    return corrector.next_block(X, Y)[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "targets"),
+    [
+        (partial(NetworkCorrector, **SMALL), open_loop),
+        (partial(rt.ClosedLoopCorrector, **SMALL, features=20), closed_loop),
+    ],
+    ids=["open loop", "closed loop"],
+)
+def test_class_labels_are_one_hot_rows(make, targets, tmp_path):
+    X, network = torch.tensor(problem(4)[0]), mlp(1)
+    numbers = torch.tensor([2, 0, 1, 2])
+    rows = nn.functional.one_hot(numbers, 3).double()
+    wanted = targets(make(network, LEARNER), X, rows)
+    names = ["ant", "bee", "cat"]
+    text = [names[number] for number in numbers]
+    for labels, options in (
+        (numbers, {}),
+        (numbers.numpy(), {}),
+        (numbers.tolist(), {}),
+        (text, {"classes": names}),
+        (10 - numbers, {"classes": [10, 9, 8]}),
+    ):
+        corrector = make(network, LEARNER, **options)
+        Z = targets(corrector, X, labels)
+        assert torch.equal(Z, wanted)
+        corrector.save(tmp_path / "state")
+        again = type(corrector).load(tmp_path / "state", network)
+        mixed = targets(again, X, rows)  # rows after labels
+        assert torch.equal(mixed, targets(corrector, X, labels))
+    as_numpy = targets(make(network, LEARNER), X.numpy(), numbers)
+    assert isinstance(as_numpy, np.ndarray)
+    np.testing.assert_array_equal(as_numpy, wanted.numpy())
+    with pytest.raises(InvalidInputError, match=r"Y holds text, such as 'cat', .* classes="):
+        targets(make(network, LEARNER), X, text)
+    with pytest.raises(InvalidInputError, match="X has 4 samples and Y has 3"):
+        targets(make(network, LEARNER), X, numbers[:3])
+
+
+def test_targets_far_from_the_data_warn_once_unless_they_are_trusted():
+    X, Y = problem()
+    network = mlp(1)
+    K = gram(network, torch.tensor(X), torch.tensor(X)).numpy()
+    largest = abs(literal.iterative(Y, K, LEARNER.lr, 0.5, 4, batch=2)).max()
+    assert largest > 11 * abs(Y).max()
+    corrector = NetworkCorrector(network, LEARNER, 0.5, 4)
+    words = (
+        f"targets reach {largest:.3g} in size, but the true ones only {abs(Y).max():.3g}; .*auto"
+    )
+    with pytest.warns(LargeTargetsWarning, match=words) as caught:
+        corrector.correct(X, Y)
+    assert caught[0].filename == __file__
+    corrector.correct(X, Y)  # a second warning would be an error
+    trusted = NetworkCorrector(network, LEARNER, 0.5, 4)
+    trusted.trust()
+    trusted.correct(X, Y)
+    NetworkCorrector(network, LEARNER, 1e3, 4).correct(X, Y)

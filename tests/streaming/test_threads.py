@@ -132,7 +132,9 @@ SGD = rt.SGD(0.01, 2, reduction="sum")
 WORK = {
     "correct": lambda module: rt.NetworkCorrector(module, SGD, 1.0, 4).correct(*made(6)),
     "auto": lambda module: rt.NetworkCorrector(module, SGD, "auto", 4).correct(*made(8)),
-    "closed loop": lambda module: rt.ClosedLoopCorrector(module, SGD, 1.0, 16).correct(*made(6)),
+    "closed loop": lambda module: rt.ClosedLoopCorrector(module, SGD, 1.0, 16, replay=0).correct(
+        *made(6)
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from retarget.samples import take
 
 LEARNER = rt.SGD(0.01, batch_size=6, reduction="mean")
 OPTIONS = {"gamma": 20.0, "block_size": 12, "ridge": 3.0}
-CLOSED = {"gamma": 0.5, "block_size": 12, "features": 64, "seed": 4}
+CLOSED = {"gamma": 0.5, "block_size": 12, "features": 64, "replay": 0, "seed": 4}
 
 
 def network(seed=3):

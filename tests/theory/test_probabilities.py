@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from retarget.engine.losses import nearest_distributions, one_hot, row_losses
+from retarget.engine.losses import nearest_distributions, row_losses
 from retarget.errors import InvalidInputError
 
 BY_HAND = [
@@ -32,28 +32,6 @@ def test_no_other_distribution_is_nearer():
     for row, nearest in zip(rows, found, strict=True):
         assert ((nearest - row) ** 2).sum() <= ((others - row) ** 2).sum(1).min()
     assert np.array_equal(found.argmax(1), rows.argmax(1))
-
-
-def test_one_hot_rows_in_the_library_of_the_labels():
-    rows = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
-    np.testing.assert_array_equal(one_hot(np.array([2, 0], dtype=np.uint8), 3), rows)
-    found = one_hot(torch.tensor([2, 0], dtype=torch.int32), 3)
-    assert (found.dtype, found.tolist()) == (torch.float64, rows)
-    assert one_hot(torch.zeros(0, dtype=torch.int64), 5).shape == (0, 5)
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([3, 4], "labels are 3 to 4, and there are 4 outputs; expected labels from 0 to 3"),
-        ([-9, 1], "labels are -9 to 1"),
-        ([[0, 1]], r"the labels have shape \(1, 2\) and dtype torch.int64; expected classes"),
-        ([0.5], "dtype torch.float64; expected classes"),
-    ],
-)
-def test_what_has_no_one_hot_rows(labels, message):
-    with pytest.raises(InvalidInputError, match=message):
-        one_hot(np.array(labels), 4)
 
 
 def test_the_loss_of_each_row():

@@ -10,14 +10,13 @@ that starts from a function $f_0$ has $f_0$ added to its logits $f$. Only for th
 that the same as subtracting it from the targets.
 """
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retarget.arrays import as_tensor, give_back
 from retarget.errors import InvalidInputError
 from retarget.learners import Reduction
 
@@ -101,22 +100,6 @@ def row_losses(found: Tensor, targets: Tensor, loss: Loss = "squared") -> Tensor
         each = functional.binary_cross_entropy_with_logits(found, targets, reduction="none")
         return each[:, 0]
     return functional.cross_entropy(found, targets, reduction="none")
-
-
-def one_hot(labels: Any, classes: int) -> Any:
-    """Returns float64 targets (n, classes) of class labels (n,), in the library of the labels."""
-    numbers = as_tensor("labels", labels)
-    if numbers.is_floating_point() or numbers.ndim != 1:
-        raise InvalidInputError(
-            f"the labels have shape {tuple(numbers.shape)} and dtype {numbers.dtype}; expected "
-            "classes (n,), as whole numbers"
-        )
-    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < classes:
-        raise InvalidInputError(
-            f"the class labels are {int(numbers.min())} to {int(numbers.max())}, and there are "
-            f"{classes} outputs; expected labels from 0 to {classes - 1}, one for each output"
-        )
-    return give_back(functional.one_hot(numbers.long(), classes).double(), labels)
 
 
 def nearest_distributions(outputs: np.ndarray) -> np.ndarray:

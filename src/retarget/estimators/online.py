@@ -14,7 +14,7 @@ from retarget.arrays import as_tensor, panels, require_memory
 from retarget.engine.losses import Loss, check_loss, outputs, steepest_slope
 from retarget.engine.offline.recent import as_aim
 from retarget.engine.stability import largest_stable_lr
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, own_constructor
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
 from retarget.kernels import Kernel, PrecomputedKernel
 from retarget.kernels.lookup import as_kernel, takes_width
@@ -232,6 +232,7 @@ def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> flo
     return min(limits) / 2 if np.isfinite(min(limits)) else 1.0
 
 
+@own_constructor
 class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
     r"""Kernel regression trained by one pass of SGD over the samples, in the given order.
 
@@ -319,6 +320,7 @@ class OnlineKernelRegressor(StreamRegressor, OnlineKernelEstimator):
         return now._outputs(now._queried(X))
 
 
+@own_constructor
 class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     """Online kernel learning of one-hot targets; it predicts the class with the largest output.
 

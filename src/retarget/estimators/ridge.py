@@ -9,7 +9,7 @@ from scipy.sparse import issparse
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, own_constructor
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
 from retarget.kernels.feature_maps import DEFAULT_FEATURES
 from retarget.kernels.lookup import as_kernel, takes_width
@@ -114,6 +114,7 @@ class StreamingRidgeEstimator(StreamEstimator):
         )
 
 
+@own_constructor
 class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
     r"""Ridge regression whose `partial_fit` is as good as `fit`.
 
@@ -180,6 +181,7 @@ class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
         return values[0] if self.learner_.learned.flat else values
 
 
+@own_constructor
 class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
     """Ridge regression on one-hot targets; it predicts the class with the largest output.
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from retarget.engine.losses import batch_loss, one_hot
+from retarget.engine.losses import batch_loss
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.parameters import trained_parameters
+from retarget.labels import one_hot
 from retarget.learners import SGD, Reduction, described_optimizer
 from retarget.networks.base import Corrector
 from retarget.networks.closed_loop import ClosedLoopCorrector
@@ -109,11 +110,12 @@ class Problems:
         if len(self._found) == 1:
             raise InvalidInputError(self._found[0] + (f"; {end}" if end else ""))
         lines = [f"{len(self._found)} things would make corrected targets wrong:"]
-        lines += [f"- {reason}" for reason in self._found] + ([f"- {end}"] if end else [])
+        lines += [f"- {reason}" for reason in self._found]
+        lines += [f"For a correct run, {end}"] if end else []
         raise InvalidInputError("\n".join(lines))
 
 
-MAKER = "functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)"
+MAKER = "rt.NetworkCorrector itself, or functools.partial(rt.NetworkCorrector, gamma=...)"
 
 
 def require_maker(corrector: Any) -> None:
@@ -137,7 +139,7 @@ def made_by(
     given = {"preconditioner": optimizer} if preconditioned else {}
     try:
         inspect.signature(maker).bind(module, learner, **given)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a partial with a wrong name is the latter
         called = ", ".join(("module", "learner", *(f"{name}=optimizer" for name in given)))
         raise InvalidTypeError(
             f"corrector cannot be called as corrector({called}): {error}; expected a function such "
@@ -241,7 +243,8 @@ def require_order(loader: Any) -> None:
         return
     samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
     why = "but corrected targets are for one order of the samples"
-    random = [type(sampler).__name__ for sampler in samplers if isinstance(sampler, RANDOM)]
+    names = [type(sampler).__name__ for sampler in samplers if isinstance(sampler, RANDOM)]
+    random = list(dict.fromkeys(names))  # a loader has the same sampler in two places
     if random:
         raise InvalidInputError(
             f"the loader has a {', '.join(random)}, {why}; use shuffle=False, and shuffle the data "
@@ -321,7 +324,7 @@ def next_block(
         raise InvalidInputError(
             f"a step trains on {len(true)} samples of a batch and {count(samples) - len(true)} "
             f"stored ones, but the learner has batch_size={learner.batch_size}; expected "
-            f"batch_size={count(samples)} or more"
+            f"batch_size={count(samples)} or more, or a corrector with replay=0"
         )
     return samples, targets, Shift().add(targets[: len(true)], true).found(corrector)
 
@@ -340,8 +343,19 @@ class Shift:
         return self
 
     def found(self, corrector: Corrector) -> dict[str, float]:
-        """Returns what to log: shift, largest target and, once known, the linearization error."""
+        """Returns what to log: shift, largest target and, once known, the linearization error.
+
+        Where `gamma="auto"` chose, also whether it chose a correction, and the held-out losses on
+        true targets and on the best corrected ones.
+        """
         root = math.sqrt(self._squares / max(self._count, 1))
-        found = {"shift": root, "largest_target": self._largest}
+        numbers = {"shift": root, "largest_target": self._largest}
         error = corrector.linearization_error
-        return found if error is None else found | {"linearization_error": error}
+        if error is not None:
+            numbers["linearization_error"] = error
+        trials = corrector.trials if isinstance(corrector, NetworkCorrector) else ()
+        if trials:
+            numbers["corrected"] = float(not trials[0].chosen)
+            numbers["loss_on_true_targets"] = trials[0].error
+            numbers["loss_on_corrected_targets"] = min(trial.error for trial in trials[1:])
+        return numbers

@@ -47,6 +47,9 @@ LOGGED = {
     "shift": "TargetShift",
     "largest_target": "LargestTarget",
     "linearization_error": "LinearizationError",
+    "corrected": "Corrected",
+    "loss_on_true_targets": "LossOnTrueTargets",
+    "loss_on_corrected_targets": "LossOnCorrectedTargets",
 }
 
 
@@ -62,9 +65,11 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     An `rt.ClosedLoopCorrector` corrects block by block while the strategy trains, and only one
     block is in memory.
 
-    The strategy's loggers get three numbers after every epoch: `TargetShift`, the root mean square
-    of corrected minus true targets; `LargestTarget`; and `LinearizationError`, how far the network
-    was from the theory, once this is known.
+    The strategy's loggers get numbers after every epoch: `TargetShift`, the root mean square of
+    corrected minus true targets; `LargestTarget`; `LinearizationError`, how far the network was
+    from the theory, once this is known; and with `gamma="auto"` `Corrected`, 0 if no correction was
+    chosen, with the held-out losses that decided, `LossOnTrueTargets` and (of the best correction)
+    `LossOnCorrectedTargets`.
 
     Anything that the corrector's learner does not describe is an error that lists all of it: an
     optimizer, rate, batch size or loss that differs from the learner's, samples that other plugins
@@ -76,7 +81,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         corrector: A corrector of the strategy's model; or a function that makes one, when training
             begins, from the model, an `rt.SGD` that describes the strategy's optimizer, batch size
             and criterion and, for Adam, AdamW, RMSprop and several rates, `preconditioner=`, such
-            as `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
+            as `rt.NetworkCorrector` itself.
     """
 
     def __init__(self, corrector: Corrector | Callable[..., Corrector]) -> None:

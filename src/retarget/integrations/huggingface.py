@@ -72,9 +72,8 @@ class TargetCorrectionTrainer(Trainer):
     Args:
         *args: As for `Trainer`.
         corrector: A function that makes the corrector from the network, the learner and, for Adam,
-            AdamW and several rates, `preconditioner=`, such as
-            `functools.partial(rt.NetworkCorrector, gamma=1.0, block_size=16)`. It is called once,
-            at the first task.
+            AdamW and several rates, `preconditioner=`, such as `rt.NetworkCorrector` itself. It is
+            called once, at the first task.
         **kwargs: As for `Trainer`.
 
     Attributes:
@@ -222,10 +221,10 @@ class TargetCorrectionTrainer(Trainer):
         self.log_targets()
 
     def log_targets(self) -> None:
-        """Logs the shift, the largest target and, once known, the linearization error."""
+        """Logs how far targets were corrected, whether they were, and how the network follows."""
         assert self.corrector is not None
-        found = Shift().add(self._targets, self._labels).found(self.corrector)
-        self.log({"target_shift": found.pop("shift")} | found)
+        numbers = Shift().add(self._targets, self._labels).found(self.corrector)
+        self.log({"target_shift": numbers.pop("shift")} | numbers)
 
     def _read(self, loader: Any) -> bool:
         """Reads the task's samples and true targets, in the order of training; returns True."""
@@ -338,8 +337,8 @@ def _add_corrector(problems: Problems, made: Corrector, optimizer: Any, args: An
     )
     problems.add(
         made.replay > 0,
-        f"replay is {made.replay}, but Trainer trains on the samples of train_dataset alone; leave "
-        "replay out, or write the loop yourself (examples/closed_loop.py)",
+        f"replay is {made.replay}, but Trainer trains on the samples of train_dataset alone; use "
+        "replay=0, or write the loop yourself (examples/closed_loop.py)",
     )
 
 

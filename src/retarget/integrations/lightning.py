@@ -63,7 +63,9 @@ class TargetCorrectionCallback(Callback):
     It logs `retarget/shift` (root mean square of corrected minus true targets),
     `retarget/largest_target`, and `retarget/linearization_error`, how far the network is from the
     theory (`NetworkCorrector.linearization_error`), once an epoch; in the closed loop, with every
-    batch.
+    batch. With `gamma="auto"` it also logs `retarget/corrected`, 0 if no correction was chosen, and
+    the held-out losses that decided: `retarget/loss_on_true_targets` and (of the best correction)
+    `retarget/loss_on_corrected_targets`.
 
     The Trainer's checkpoints contain its state: `fit(..., ckpt_path=...)` continues after the task
     at whose end the checkpoint was written.
@@ -73,7 +75,7 @@ class TargetCorrectionCallback(Callback):
             one at the start of the first task from the `LightningModule`, an `rt.SGD` that
             describes the optimizer and the loader's batches (with the mean over a mini-batch) and,
             for Adam, AdamW, RMSprop and several rates, `preconditioner=`, such as
-            `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
+            `rt.NetworkCorrector` itself.
         inputs: The position or key of the inputs in a batch, or several of them; None for the first
             entry of a list or tuple, and for everything but the targets in a dict.
         targets: The position or key of the targets: real numbers, or class labels (n,).

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from retarget.engine.losses import nearest_distributions
-from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra, own_constructor
 from retarget.integrations.river_named import NamedFeatures
 from retarget.integrations.river_ridge import SequentialRidge
 from retarget.kernels import Features, Linear
@@ -78,6 +78,7 @@ class RidgeOnNames(base.Estimator):
         return self._learner.predict(phi)
 
 
+@own_constructor
 class StreamingRidgeRegressor(RidgeOnNames, base.MiniBatchRegressor):
     r"""Ridge regression that is exact after every sample.
 
@@ -128,6 +129,7 @@ class StreamingRidgeRegressor(RidgeOnNames, base.MiniBatchRegressor):
         return dataframe.to_native_series(values, name=None, like=frame)
 
 
+@own_constructor
 class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
     r"""Classification by ridge regression on one-hot targets, exact after every sample.
 

@@ -5,9 +5,11 @@ import math
 import torch
 from torch import Tensor
 
+from retarget.errors import own_constructor
 from retarget.kernels.stationary import Stationary
 
 
+@own_constructor
 class Laplace(Stationary, name="laplace"):
     r"""The Laplace kernel $k(x, x') = \exp(-\sum_j |x_j - x'_j| / \text{width})$.
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from retarget.errors import own_constructor
 from retarget.kernels.stationary import Stationary, squared_distances
 
 
@@ -27,6 +28,7 @@ class Matern(Stationary):
         return squared_distances(A, B).sqrt_().mul_(scale)
 
 
+@own_constructor
 class Matern32(Matern, name="matern32"):
     r"""The Matern kernel $k(x, x') = (1 + r) e^{-r}$ with $r = \sqrt 3 \|x - x'\| / \text{width}$.
 
@@ -50,6 +52,7 @@ class Matern32(Matern, name="matern32"):
         return (1 + r).mul_(r.neg_().exp_())
 
 
+@own_constructor
 class Matern52(Matern, name="matern52"):
     r"""The Matern kernel $(1 + r + r^2/3) e^{-r}$ with $r = \sqrt 5 \|x - x'\| / \text{width}$.
 

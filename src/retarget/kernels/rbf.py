@@ -4,9 +4,11 @@ import math
 
 from torch import Tensor
 
+from retarget.errors import own_constructor
 from retarget.kernels.stationary import Stationary, squared_distances
 
 
+@own_constructor
 class RBF(Stationary, name="rbf"):
     r"""The radial basis function $k(x, x') = \exp(-\|x - x'\|^2 / \text{width}^2)$.
 

@@ -4,9 +4,9 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,9 @@ from retarget.kernels.empirical.parameters import (
     Preconditioner,
     trained_parameters,
 )
+from retarget.labels import are_labels, label_rows
 from retarget.learners import SGD
-from retarget.networks.linearization import LinearizationWatch, require_outputs
+from retarget.networks.linearization import LinearizationWatch, number_of_outputs
 from retarget.samples import (
     Samples,
     as_samples,
@@ -31,6 +32,7 @@ from retarget.samples import (
     form_of,
     from_named,
     leaves,
+    library_of,
     named_leaves,
     require_network,
     shapes_of,
@@ -38,6 +40,8 @@ from retarget.samples import (
 )
 from retarget.settings import in_plain_torch
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
+
+AUTOMATIC_BLOCK = 20  # samples: smaller blocks cost more steps, larger ones larger targets
 
 
 class Corrector(ABC):
@@ -198,22 +202,41 @@ class Corrector(ABC):
 
     def _checked(self, X: Any, Y: Any) -> tuple[Samples, Tensor]:
         """Returns samples and targets (n, c) as tensors; raises if they do not fit the first."""
-        samples, targets = as_samples("X", X), as_targets("Y", Y)
+        samples = as_samples("X", X)
         n = count(samples)
-        if n != len(targets) or not n:
+        targets = None if are_labels(Y) else as_targets("Y", Y)
+        number = len(Y) if targets is None else len(targets)
+        if n != number or not n:
             raise InvalidInputError(
-                f"X has {n} samples and Y has {len(targets)}; expected the same number, at least 1"
+                f"X has {n} samples and Y has {number}; expected the same number, at least 1"
             )
-        if self._first is None:
-            require_outputs(self._kernel_module, samples, targets)
-        else:
+        if targets is None:
+            rows = label_rows(Y, self._outputs_for(samples), self.options.classes)
+            targets = rows.to(next(self.module.parameters()))
+        if self._first is not None:
             _require_alike((samples, targets), self._first)
+        elif targets.shape[1] != self._outputs_for(samples):
+            raise InvalidInputError(
+                f"Y has {targets.shape[1]} columns, but the network has "
+                f"{self._outputs_for(samples)} outputs; expected one target for each output"
+            )
         return samples, targets
 
-    def _handed_back(self, Z: Tensor, samples: Samples, targets: Tensor, Y: Any) -> Any:
-        """Returns new targets in the form of Y; from now on all samples must match these."""
+    def _outputs_for(self, samples: Samples) -> int:
+        """Returns the number of the network's outputs."""
+        if self._first is not None:
+            return self._first[1].shape[1]
+        return number_of_outputs(self._kernel_module, samples)
+
+    def _handed_back(self, Z: Tensor, samples: Samples, targets: Tensor, X: Any, Y: Any) -> Any:
+        """Returns new targets in the form of Y; from now on all samples must match these.
+
+        Labels have no such form: then the targets are rows, in the library of X.
+        """
+        labels = are_labels(Y)
         self._first = without_rows(samples, targets)
-        self._form = Form.of(Y)
+        form = Form.of(library_of(X) if labels else Y)
+        self._form = replace(form, flat=form.flat and not labels)
         return self._in_given_form(Z)
 
     def _in_given_form(self, Z: Tensor) -> Any:
@@ -231,6 +254,14 @@ class Corrector(ABC):
                 f"samples have shape {shapes_of(samples)}; expected the shape of the first samples"
             )
         return samples
+
+
+def block_of(block_size: int | Literal["auto"], learner: SGD) -> int:
+    """Returns the size of a block: as given, or the multiple of the batch size nearest to 20."""
+    if block_size != "auto":
+        return block_size
+    batch = learner.batch_size
+    return batch * max(1, round(AUTOMATIC_BLOCK / batch))
 
 
 def without_rows(samples: Samples, targets: Tensor) -> tuple[Samples, Tensor]:

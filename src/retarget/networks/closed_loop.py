@@ -28,8 +28,9 @@ from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import ParameterChoice, Preconditioner
-from retarget.learners import MOST_SAMPLES, SGD
-from retarget.networks.base import Corrector
+from retarget.labels import Classes, as_classes
+from retarget.learners import MOST_SAMPLES, SGD, require_learner
+from retarget.networks.base import Corrector, block_of
 from retarget.networks.linearization import LinearizationWatch, outputs, tangent_kernel
 from retarget.networks.reservoir import Reservoir
 from retarget.samples import Samples, count, join, leaves, library_of, mapped, named_leaves, take
@@ -50,16 +51,19 @@ class ClosedLoopOptions:
     """The options of a `ClosedLoopCorrector`; see there for what they mean."""
 
     gamma: float | Literal["auto"] = "auto"
-    features: int = 4096
-    block_size: int = 20
-    replay: int = 0
+    features: int = 512
+    block_size: int | Literal["auto"] = "auto"
+    replay: int = 300
     damping: float = 1.0
+    classes: Classes = None
     seed: int = 0
 
     def checked(self, learner: SGD) -> Self:
         """Returns the options as plain numbers; raises if they do not make sense."""
+        require_learner(learner)
         gamma = 1.0 if self.gamma == "auto" else self.gamma
-        check_correction(learner, gamma, self.block_size, 0.0, "both", "corrected")
+        block_size = block_of(self.block_size, learner)
+        check_correction(learner, gamma, block_size, 0.0, "both", "corrected")
         if learner.has_memory:
             raise InvalidInputError(
                 "the closed loop needs plain SGD, because the outputs do not show what momentum or "
@@ -70,9 +74,10 @@ class ClosedLoopOptions:
             self,
             gamma="auto" if self.gamma == "auto" else float(gamma),
             features=as_count("features", self.features),
-            block_size=int(self.block_size),
+            block_size=int(block_size),
             replay=as_count("replay", self.replay) if self.replay != 0 else 0,
             damping=as_positive("damping", self.damping),
+            classes=as_classes(self.classes),
             seed=as_seed("seed", self.seed),
         )
 
@@ -80,18 +85,18 @@ class ClosedLoopOptions:
 class ClosedLoopCorrector(Corrector):
     r"""Computes targets that lead a network towards a `TangentLearner`, block by block.
 
-    No past samples are kept. A `TangentLearner`, made from the network at construction, learns
-    every sample, and the network should come to predict the same. The targets of each block are
-    computed from the network's present outputs and kernel, so a network that has drifted is
+    It keeps sums and `replay` samples. A `TangentLearner`, made from the network at construction,
+    learns every sample, and the network should come to predict the same. The targets of each block
+    are computed from the network's present outputs and kernel, so a network that has drifted is
     steered back. Call it block by block, each time after training on the previous block:
 
         for x, y in blocks:
             x, z = corrector.next_block(x, y)  # with replay=0: z = corrector.correct(x, y)
             train(x, z)
 
-    With `replay`, equally many stored samples are added to each block, with targets of the same
-    kind. With m features, a block costs a forward pass, its kernel and $m^3/3$ multiplications. If
-    you can use the `TangentLearner` itself, it is the better predictor.
+    Equally many stored samples are added to each block, with targets of the same kind. With m
+    features, a block costs a forward pass, its kernel and $m^3/3$ multiplications. If you can use
+    the `TangentLearner` itself, it is the better predictor.
 
     The loss of the loop must be half the squared error, and its optimizer plain SGD. Each call
     compares the last block's outputs with where they should be. If they are further off than the
@@ -102,8 +107,10 @@ class ClosedLoopCorrector(Corrector):
         learner: Describes the optimizer of your loop, without momentum and weight decay.
         gamma: Ridge of the `TangentLearner`; `"auto"` for generalized cross-validation.
         features: Its number of features.
-        block_size: The most samples in a block, a multiple of the batch size.
-        replay: Number of samples stored for `next_block`, drawn uniformly from all so far.
+        block_size: The most samples in a block, a multiple of the batch size; `"auto"` for the
+            multiple nearest to 20.
+        replay: Number of samples stored for `next_block`, drawn uniformly from all so far; 0 for
+            none. Without them nothing tells the network what to output for earlier classes.
         damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times
             the distance to the aim. It grows up to 64 times this value while the network does not
             follow, and shrinks again when it does.
@@ -112,11 +119,13 @@ class ClosedLoopCorrector(Corrector):
         params: Which parameters the loop trains; as in `NetworkCorrector`.
         preconditioner: The optimizer of the loop, if it is Adam, AdamW or RMSprop, or SGD with
             several rates; as in `NetworkCorrector`.
+        classes: The label that each output stands for, if labels are text or not the numbers from
+            0 on.
         seed: Seed of the features and of the choice of stored samples.
 
     Examples:
         >>> network = nn.Linear(2, 1, bias=False).double()
-        >>> corrector = ClosedLoopCorrector(network, SGD(0.1), gamma=1.0, features=64, block_size=2)
+        >>> corrector = ClosedLoopCorrector(network, SGD(0.1), gamma=1.0, features=64, replay=0)
         >>> corrector.correct(torch.eye(2).double(), torch.ones(2, 1).double()).shape
         torch.Size([2, 1])
     """
@@ -129,17 +138,18 @@ class ClosedLoopCorrector(Corrector):
         module: nn.Module,
         learner: SGD,
         gamma: float | Literal["auto"] = "auto",
-        features: int = 4096,
-        block_size: int = 20,
-        replay: int = 0,
+        features: int = 512,
+        block_size: int | Literal["auto"] = "auto",
+        replay: int = 300,
         damping: float = 1.0,
         *,
         kernel: Callable[..., Kernel] = EmpiricalNTK,
         params: ParameterChoice = None,
         preconditioner: Preconditioner = None,
+        classes: Classes = None,
         seed: int = 0,
     ) -> None:
-        options = ClosedLoopOptions(gamma, features, block_size, replay, damping, seed)
+        options = ClosedLoopOptions(gamma, features, block_size, replay, damping, classes, seed)
         options = options.checked(learner)
         super().__init__(module, learner, options, kernel, params, preconditioner)
         self.replay = options.replay
@@ -155,15 +165,17 @@ class ClosedLoopCorrector(Corrector):
 
         Args:
             X: (n, ...) the block's samples, at most `block_size`.
-            Y: (n, c) their true targets; one-hot rows for classes.
+            Y: (n, c) their true targets; or class labels (n,): whole numbers, or text with
+                `classes`.
 
         Returns:
-            Targets with the shape, library and dtype of Y.
+            Targets with the shape, library and dtype of Y. For labels they are rows (n, c) in the
+            network's dtype, in the library of X.
         """
         if self.replay:
             raise InvalidInputError(
                 f"with replay={self.replay} stored samples must be trained on too; call "
-                "X, Z = next_block(X, Y) instead of correct"
+                "X, Z = next_block(X, Y) instead of correct, or make the corrector with replay=0"
             )
         with self._all_or_nothing() as after:
             return after._led(X, Y)[1]
@@ -174,7 +186,7 @@ class ClosedLoopCorrector(Corrector):
 
         Args:
             X: (n, ...) the block's samples, at most `block_size`.
-            Y: (n, c) their true targets.
+            Y: (n, c) their true targets, or class labels (n,).
 
         Returns:
             (m, ...) samples and (m, c) targets; train on them in this order.
@@ -204,7 +216,7 @@ class ClosedLoopCorrector(Corrector):
         given = Z.to(targets.dtype)
         require_no_overflow(given)
         self._steps += self.learner.steps(count(block))
-        return block, self._handed_back(given, samples, targets, Y)
+        return block, self._handed_back(given, samples, targets, X, Y)
 
     def trust(self) -> None:
         """Stops warnings; the comparison continues, because the damping depends on it."""

@@ -1,5 +1,6 @@
 """Corrected targets for a network, task by task, for your own training loop."""
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,9 @@ from torch.optim import Optimizer
 from retarget.arrays import as_targets, require_finite, require_no_overflow
 from retarget.engine.followers import Parts
 from retarget.engine.losses import Loss
+from retarget.engine.stability import FAR_OUTSIDE
 from retarget.engine.stream import FirstBlock
-from retarget.errors import InvalidInputError, LargeTargetsWarning
+from retarget.errors import InvalidInputError, LargeTargetsWarning, warn_caller
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import (
@@ -21,10 +23,16 @@ from retarget.kernels.empirical.parameters import (
     Preconditioner,
     trained_parameters,
 )
-from retarget.learners import SGD
-from retarget.networks.base import Corrector, without_rows
+from retarget.labels import Classes, as_classes
+from retarget.learners import SGD, require_learner
+from retarget.networks.base import Corrector, block_of, without_rows
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel
-from retarget.networks.trials import Rehearsal, Trial, checked_trials
+from retarget.networks.trials import (
+    Rehearsal,
+    Trial,
+    checked_trials,
+    no_correction_in_words,
+)
 from retarget.samples import Samples, copied, count, join, leaves, mapped, named_leaves, take
 from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
@@ -32,6 +40,7 @@ from retarget.state_files import part_of, require_shape
 from retarget.text import as_seed
 from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
 
+LOGGER = logging.getLogger("retarget")
 __all__ = ["CorrectionOptions", "Kind", "NetworkCorrector", "Refresh"]
 
 Refresh = Literal["never", "task", "epoch"]
@@ -42,14 +51,15 @@ Kind = Literal["iterative", "distilled"]
 class CorrectionOptions:
     """The options of a `NetworkCorrector`; see there for what they mean."""
 
-    gamma: float | Literal["auto"]
-    block_size: int
+    gamma: float | Literal["auto"] = "auto"
+    block_size: int | Literal["auto"] = "auto"
     refresh: Refresh = "task"
     kind: Kind = "iterative"
     ridge: float = 0.0
     parts: Parts = "both"
     first_block: FirstBlock = "corrected"
     loss: Loss = "squared"
+    classes: Classes = None
     seed: int = 0
 
     def checked(self, learner: SGD) -> Self:
@@ -57,10 +67,13 @@ class CorrectionOptions:
         for name, kinds in (("refresh", get_args(Refresh)), ("kind", get_args(Kind))):
             if (given := getattr(self, name)) not in kinds:
                 raise InvalidInputError(f"{name} is {given!r}; expected one of {kinds}")
-        automatic, kind = self.gamma == "auto", self.kind
+        require_learner(learner)
+        kind = self.kind
+        automatic = self.gamma == "auto"
         iterative = self.ridge, self.parts, self.first_block
+        block_size = block_of(self.block_size, learner)
         gamma = 1.0 if automatic else cast(float, self.gamma)
-        gamma, ridge = check_correction(learner, gamma, self.block_size, *iterative, self.loss)
+        gamma, ridge = check_correction(learner, gamma, block_size, *iterative, self.loss)
         if automatic and kind != "iterative":
             raise InvalidInputError(
                 f"gamma is 'auto' with kind={kind!r}; only kind='iterative' is tried on held-out "
@@ -84,8 +97,9 @@ class CorrectionOptions:
         return replace(
             self,
             gamma="auto" if automatic else gamma,
-            block_size=int(self.block_size),
+            block_size=int(block_size),
             ridge=ridge,
+            classes=as_classes(self.classes),
             seed=as_seed("seed", self.seed),
         )
 
@@ -117,7 +131,8 @@ class NetworkCorrector(Corrector):
             the held-out rows of all tasks so far is chosen, if it is clearly better than the true
             targets (by two standard errors). `trials` shows what was tried. It costs five passes
             over the task and four more corrections. The copies have no velocity at first.
-        block_size: Samples corrected together, a multiple of the batch size.
+        block_size: Samples corrected together, a multiple of the batch size; `"auto"` for the
+            multiple nearest to 20.
         refresh: When the kernel is recomputed: `"task"`, with every `correct`; `"epoch"`, with
             every `recorrect` too; `"never"` always uses the network as it is at construction.
         kind: `"iterative"` (Proposition 4.2), or `"distilled"`: the offline predictions
@@ -140,6 +155,8 @@ class NetworkCorrector(Corrector):
             one output), whose true targets are one-hot rows or probabilities. The corrected ones
             are real numbers, which `torch.nn.functional.cross_entropy` accepts. Cross-entropy
             cannot be used with `kind="distilled"`.
+        classes: The label that each output stands for, if labels are text or not the numbers from
+            0 on.
         seed: Seed of the choice of held-out rows.
 
     Examples:
@@ -157,8 +174,8 @@ class NetworkCorrector(Corrector):
         self,
         module: nn.Module,
         learner: SGD,
-        gamma: float | Literal["auto"],
-        block_size: int,
+        gamma: float | Literal["auto"] = "auto",
+        block_size: int | Literal["auto"] = "auto",
         *,
         refresh: Refresh = "task",
         kind: Kind = "iterative",
@@ -169,10 +186,11 @@ class NetworkCorrector(Corrector):
         params: ParameterChoice = None,
         preconditioner: Preconditioner = None,
         loss: Loss = "squared",
+        classes: Classes = None,
         seed: int = 0,
     ) -> None:
         options = CorrectionOptions(
-            gamma, block_size, refresh, kind, ridge, parts, first_block, loss, seed
+            gamma, block_size, refresh, kind, ridge, parts, first_block, loss, classes, seed
         ).checked(learner)
         frozen = refresh == "never"
         if frozen and preconditioner is not None:
@@ -189,6 +207,7 @@ class NetworkCorrector(Corrector):
         self._Y = torch.empty(0, device="cpu")
         self._sizes: list[int] = []  # of the tasks
         self._corrected = torch.empty(0, device="cpu")  # the targets of the last task
+        self._warned_of_large_targets = False
 
     def _rehearsed(self) -> Rehearsal | None:
         """Returns what chooses the strength of the correction, if that is asked for."""
@@ -212,10 +231,11 @@ class NetworkCorrector(Corrector):
         Args:
             X: (n, ...) samples, as the network takes them: an array, or a dict or tuple of several
                 (token ids and a mask), as in `EmpiricalNTK`.
-            Y: (n, c) true targets; one-hot rows for classes.
+            Y: (n, c) true targets; or class labels (n,): whole numbers, or text with `classes`.
 
         Returns:
-            Targets with the shape, library and dtype of Y.
+            Targets with the shape, library and dtype of Y. For labels they are rows (n, c) in the
+            network's dtype, in the library of X.
         """
         with self._all_or_nothing() as after:
             return after._correct(X, Y)
@@ -231,8 +251,9 @@ class NetworkCorrector(Corrector):
         K = tangent_kernel(self.kernel, every)
         self._trials = self._tried(K, *tasks)
         self._corrected = self._computed(K, *tasks, targets.dtype)
+        self._say_if_uncorrected()
         self._X, self._Y, self._sizes = tasks
-        return self._handed_back(self._corrected, samples, targets, Y)
+        return self._handed_back(self._corrected, samples, targets, X, Y)
 
     @in_plain_torch
     def recorrect(self) -> Any:
@@ -249,8 +270,11 @@ class NetworkCorrector(Corrector):
         if self.refresh == "epoch":
             tasks = self._X, self._Y, self._sizes
             K = tangent_kernel(self.kernel, self._X)
+            tried_before = bool(self._trials)
             self._trials = self._trials or self._tried(K, *tasks)
             self._corrected = self._computed(K, *tasks, self._corrected.dtype)
+            if not tried_before:
+                self._say_if_uncorrected()
         return self._in_given_form(self._corrected)
 
     @in_plain_torch
@@ -275,7 +299,7 @@ class NetworkCorrector(Corrector):
             self._first = without_rows(*tasks[0])
 
     def trust(self) -> None:
-        """Stops comparing the network with its linearization: no more `LinearizationWarning`."""
+        """Stops warnings of large targets, and comparing the network with its linearization."""
         self._watch = None
 
     @property
@@ -299,6 +323,16 @@ class NetworkCorrector(Corrector):
             return ()
         return self._rehearsal.trials(K, X, Y, self.learner, sizes)
 
+    def _say_if_uncorrected(self) -> None:
+        """Logs what was tried for a task, if no correction was chosen."""
+        if self._rehearsal is None or not self._trials[0].chosen:
+            return
+        optimizer = self._rehearsal.optimizer
+        adaptive = None
+        if optimizer is not None and not isinstance(optimizer, torch.optim.SGD):
+            adaptive = type(optimizer).__name__
+        LOGGER.info(no_correction_in_words(self._trials, len(self._corrected), adaptive))
+
     def _computed(
         self, K: Tensor, X: Samples, Y: Tensor, sizes: list[int], dtype: torch.dtype
     ) -> Tensor:
@@ -315,17 +349,34 @@ class NetworkCorrector(Corrector):
             gamma, ridge = chosen.gamma, chosen.ridge
         gamma = float(gamma)
         if options.kind == "iterative":
-            form = options.block_size, ridge, options.parts, options.first_block
+            form = self.block_size, ridge, options.parts, options.first_block
             with warnings.catch_warnings():
                 if self._trials:  # large targets that did well on held-out rows
                     warnings.simplefilter("ignore", LargeTargetsWarning)
                 Z = iterative_targets(K, Y, learner, gamma, *form, loss=options.loss)
         else:
-            Z = distilled_targets(K, Y, gamma, options.block_size)
+            Z = distilled_targets(K, Y, gamma, self.block_size)
         given: Tensor = Z[task].to(dtype)
         require_no_overflow(given)
+        if options.loss == "squared" and not self._trials:
+            self._warn_of_large_targets(Z[task], Y)
         self._expect(K[task, task], take(X, task), Z[task], sum(map(learner.steps, sizes[:-1])))
         return given
+
+    def _warn_of_large_targets(self, Z: Tensor, Y: Tensor) -> None:
+        """Warns, once, of targets far from all true ones; for cross-entropy the theory does."""
+        largest = float(Z.abs().max())
+        true = float(Y.abs().max())
+        trusted = self._watch is None
+        if trusted or self._warned_of_large_targets or largest <= (1 + FAR_OUTSIDE) * true:
+            return
+        self._warned_of_large_targets = True
+        warn_caller(
+            f"the corrected targets reach {largest:.3g} in size, but the true ones only {true:.3g};"
+            " a network does not follow such long steps as its kernel does: let gamma='auto' choose"
+            " gamma and ridge, or use larger ones",
+            LargeTargetsWarning,
+        )
 
     def _expect(self, K: Tensor, X: Samples, Z: Tensor, first_step: int) -> None:
         """Notes where the network's outputs should be after training on a task, at its end."""

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -84,73 +84,119 @@ class Rehearsal:
         candidate is chosen.
         """
         learner.rates(len(Y))  # raises for a schedule of the wrong length, whatever is chosen
-        past, first_step = len(Y) - sizes[-1], sum(map(learner.steps, sizes[:-1]))
-        held = held_out_rows(sizes, self.options.seed)
-        kept = np.setdiff1d(np.arange(len(Y)), held)
-        before, task = kept[kept < past], kept[kept >= past]
-        # the oldest rows go, so that the task begins at the same place of a block as in the stream
-        before = before[(len(before) - past) % self.options.block_size :]
-        rows = torch.from_numpy(np.concatenate([before, task])).to(K.device)
-        now, tested = rows[len(before) :], torch.from_numpy(held).to(K.device)
-        K, unit = K[rows][:, rows], float(K.diagonal()[rows].mean())
-        shorter = _shortened(learner, first_step, len(before), len(rows))
-        strengths: list[tuple[float | None, float | None]] = [(None, None)]
-        strengths += [(gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES]
+        rows = SplitRows.of(sizes, self.options, K.device)
+        learned = torch.cat([rows.past, rows.task])
+        past_steps = sum(learner.steps(size) for size in sizes[:-1])
+        unit = float(K.diagonal()[learned].mean())
+        candidates = [Strength(gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES]
+        kernel = K[learned][:, learned]
+        shorter = _shortened(learner, past_steps, len(rows.past), len(learned))
         losses = []
-        for gamma, ridge in strengths:
-            Z = Y[now]
-            if gamma is not None and ridge is not None:
-                corrected = self._corrected(K, Y[rows].double(), shorter, gamma, ridge)
-                Z = corrected[len(before) :].to(Y)
-            weights = self._trained(take(X, now), Z, learner, first_step)
-            found = outputs(self.module, take(X, tested), weights)
-            losses.append(row_losses(found, Y[tested].to(found), self.options.loss))
-        errors = [float(each.mean()) for each in losses]
-        errors = [error if math.isfinite(error) else math.inf for error in errors]
+        for strength in (None, *candidates):
+            targets = Y[rows.task]
+            if strength is not None:
+                corrected = self._corrected(kernel, Y[learned].double(), shorter, strength)
+                targets = corrected[len(rows.past) :].to(Y)
+            weights = self._trained(take(X, rows.task), targets, learner, past_steps)
+            predictions = outputs(self.module, take(X, rows.tested), weights)
+            true = Y[rows.tested].to(predictions)
+            losses.append(row_losses(predictions, true, self.options.loss))
+        errors = [_finite_mean(each) for each in losses]
         best = _best(losses, errors)
-        return tuple(
-            Trial(gamma, ridge, error, i == best)
-            for i, ((gamma, ridge), error) in enumerate(zip(strengths, errors, strict=True))
-        )
+        plain = Trial(None, None, errors[0], best == 0)
+        others = [
+            Trial(strength.gamma, strength.ridge, errors[number], best == number)
+            for number, strength in enumerate(candidates, start=1)
+        ]
+        return plain, *others
 
-    def _corrected(self, K: Tensor, Y: Tensor, learner: SGD, gamma: float, ridge: float) -> Tensor:
+    def _corrected(self, K: Tensor, Y: Tensor, learner: SGD, strength: "Strength") -> Tensor:
         """Returns a candidate's targets; NaN if there are none, as it then cannot be the best."""
         options = self.options
-        form = options.block_size, ridge, options.parts, options.first_block
         with warnings.catch_warnings(action="ignore"):
             try:
-                return iterative_targets(K, Y, learner, gamma, *form, loss=options.loss)
+                return iterative_targets(
+                    K,
+                    Y,
+                    learner,
+                    strength.gamma,
+                    cast(int, options.block_size),
+                    strength.ridge,
+                    options.parts,
+                    options.first_block,
+                    loss=options.loss,
+                )
             except (DivergedError, NotPositiveDefiniteError, ResultOverflowError):
                 return torch.full_like(Y, math.nan)
 
     def _trained(self, X: Samples, Z: Tensor, learner: SGD, step: int) -> dict[str, Tensor]:
         """Returns the weights and buffers of a copy after one pass, which begins at this step."""
-        given = dict(self.module.named_parameters())
-        weights = {name: value.detach().clone() for name, value in given.items()}
-        clones = {id(given[name]): weights[name].requires_grad_() for name in self.params}
+        originals = dict(self.module.named_parameters())
+        weights = {name: value.detach().clone() for name, value in originals.items()}
         weights |= {name: value.clone() for name, value in self.module.named_buffers()}
+        trained = [weights[name].requires_grad_() for name in self.params]
         optimizer: Optimizer
         if self.optimizer is None:
-            optimizer = learner.to_torch(clones.values(), step)
+            optimizer = learner.to_torch(trained, step)
         else:  # with its state, on the clones
+            clones = {id(originals[name]): weights[name] for name in self.params}
             optimizer = copy.deepcopy(self.optimizer, dict(clones))
-        rates = [group["lr"] for group in optimizer.param_groups]
-        like = next(iter(clones.values()))
-        devices = [like.device] if like.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.enable_grad():
-            for i in range(learner.steps(len(Z))):
-                rows = slice(i * learner.batch_size, (i + 1) * learner.batch_size)
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * learner.rate(step + i) / learner.rate(step)
-                batch = with_type_of(like, take(X, rows))
-                found = outputs_with(self.module, batch, weights).flatten(1)
-                loss = row_losses(found, Z[rows].to(found), self.options.loss)
-                loss = loss.mean() if learner.reduction == "mean" else loss.sum()
-                gradients = derivatives(loss, list(clones.values()), torch.ones_like(loss), False)
-                for clone, gradient in zip(clones.values(), gradients, strict=True):
-                    clone.grad = gradient
+        first_rates = [group["lr"] for group in optimizer.param_groups]
+        device = trained[0].device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+            for number in range(learner.steps(len(Z))):
+                for group, rate in zip(optimizer.param_groups, first_rates, strict=True):
+                    group["lr"] = rate * learner.rate(step + number) / learner.rate(step)
+                rows = slice(number * learner.batch_size, (number + 1) * learner.batch_size)
+                loss = self._loss(take(X, rows), Z[rows], weights, learner)
+                gradients = derivatives(loss, trained, torch.ones_like(loss), False)
+                for weight, gradient in zip(trained, gradients, strict=True):
+                    weight.grad = gradient
                 optimizer.step()
         return {name: value.detach() for name, value in weights.items()}
+
+    def _loss(self, X: Samples, Z: Tensor, weights: dict[str, Tensor], learner: SGD) -> Tensor:
+        """Returns the loss of a mini-batch with these weights, which are being trained."""
+        like = weights[self.params[0]]
+        predictions = outputs_with(self.module, with_type_of(like, X), weights).flatten(1)
+        losses = row_losses(predictions, Z.to(predictions), self.options.loss)
+        return losses.mean() if learner.reduction == "mean" else losses.sum()
+
+
+class Strength(NamedTuple):
+    """The ridges of a candidate: of the offline learner, and of a block."""
+
+    gamma: float
+    ridge: float
+
+
+class SplitRows(NamedTuple):
+    """Rows of a stream of tasks: those to learn from, and those to test on.
+
+    Attributes:
+        past: Rows of earlier tasks that stay.
+        task: Rows of the last task that stay: what copies are trained on.
+        tested: Rows held out of all tasks.
+    """
+
+    past: Tensor
+    task: Tensor
+    tested: Tensor
+
+    @classmethod
+    def of(
+        cls, sizes: Sequence[int], options: "CorrectionOptions", device: torch.device
+    ) -> "SplitRows":
+        """Divides tasks of these sizes, by the seed of the options."""
+        total = sum(sizes)
+        beginning = total - sizes[-1]  # of the last task
+        tested = held_out_rows(sizes, options.seed)
+        kept = np.setdiff1d(np.arange(total), tested)
+        past = kept[kept < beginning]
+        # the oldest rows go, so that the task begins at the same place of a block as in the stream
+        past = past[(len(past) - beginning) % cast(int, options.block_size) :]
+        task = kept[kept >= beginning]
+        return cls(*(torch.from_numpy(rows).to(device) for rows in (past, task, tested)))
 
 
 def checked_trials(given: Sequence[Sequence[Any]], automatic: bool) -> tuple[Trial, ...]:
@@ -172,14 +218,41 @@ def held_out_rows(sizes: Sequence[int], seed: int) -> np.ndarray:
 
     They depend on the sizes and the seed alone, so they need not be saved.
     """
-    found, start = [], 0
+    rows_of_tasks = []
+    start = 0
     for task, size in enumerate(sizes):
         number = max(size // HELD_OUT, min(FEWEST, size // 2))
         edges = start + np.linspace(0, size, number + 1).astype(int)
         random = np.random.default_rng([seed % 2**64, task])
-        found.append(random.integers(edges[:-1], edges[1:]))
+        rows_of_tasks.append(random.integers(edges[:-1], edges[1:]))
         start += size
-    return np.concatenate(found)
+    return np.concatenate(rows_of_tasks)
+
+
+def no_correction_in_words(trials: Sequence[Trial], size: int, adaptive: str | None) -> str:
+    """Says that a task of this size is trained on its true targets, and what was tried.
+
+    `adaptive` is the name of the optimizer, if it is not plain SGD.
+    """
+    plain, *candidates = trials
+    tried = ", ".join(f"{trial.error:.3g} with gamma {trial.gamma:.3g}" for trial in candidates)
+    advice = (
+        f"; {adaptive} divides every step by the size of recent gradients, so that it does not take"
+        " the steps that a correction asks for: use SGD, or rt.TangentLearner"
+        if adaptive
+        else "; rt.TangentLearner learns the same tasks without corrected targets"
+    )
+    return (
+        f"no correction for this task of {size} samples, which is trained on its true targets: the "
+        f"held-out loss is {plain.error:.3g} on them, and {tried} on corrected ones, and none of "
+        f"these is lower by {CLEARLY:g} standard errors{advice}"
+    )
+
+
+def _finite_mean(losses: Tensor) -> float:
+    """Returns the mean; infinity if training diverged or nothing was held out."""
+    mean = float(losses.mean())
+    return mean if math.isfinite(mean) else math.inf
 
 
 def _best(losses: Sequence[Tensor], errors: Sequence[float]) -> int:

@@ -358,3 +358,23 @@ def test_networks_that_differ_are_not_merged_and_a_bad_row_is_named():
     X[7] = 1e200  # finite, but not what the network makes of it
     with pytest.raises(InvalidInputError, match="feature map's result holds .* in row 7;"):
         rt.TangentLearner(Square(3, 2).double(), 0.1, features=8).learn(X, Y)
+
+
+@pytest.mark.parametrize("outputs", [3, 7], ids=["classifier", "feature extractor"])
+def test_class_labels_are_one_hot_rows(outputs, tmp_path):
+    network, (X, _, _) = mlp(1, classes=outputs), made(8)
+    numbers = np.array([2, 0, 1, 2, 2, 1, 0, 1])
+    names = ["ant", "bee", "cat"]
+    text = [names[number] for number in numbers]
+    wanted = rt.TangentLearner(network, 1.0, 32).learn(X, np.eye(3)[numbers]).predict(X)
+    cases = [(text, {"classes": names}), (numbers, {"classes": range(3)})]
+    cases += [(numbers, {}), (torch.from_numpy(numbers), {})] if outputs == 3 else []
+    for labels, options in cases:
+        learner = rt.TangentLearner(network, 1.0, 32, **options).learn(X, labels)
+        assert_same(learner.predict(X), wanted)
+        learner.save(tmp_path / "state")
+        again = rt.TangentLearner.load(tmp_path / "state", network)
+        again.learn(X[:2], labels[:2]).forget(X[:2], labels[:2])
+        assert_same(again.predict(X), wanted)
+    with pytest.raises(InvalidInputError, match="Y holds text, such as 'cat', .* classes="):
+        rt.TangentLearner(network, 1.0, 32).learn(X, text)

@@ -7,7 +7,6 @@ import polars as pl
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
-from retarget.engine.losses import one_hot
 from retarget.kernels import RBF
 from retarget.lab.data.digits import digits_stream
 from retarget.lab.experiment import Config, Count, Positive
@@ -18,6 +17,7 @@ from retarget.lab.figures.over_seeds import (
     mean_and_sem,
     table_of_numbers,
 )
+from retarget.labels import one_hot
 from retarget.learners import COLORS, LABELS, SGD
 from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets

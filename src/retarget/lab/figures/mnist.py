@@ -18,7 +18,6 @@ from rich.console import RenderableType
 from torch import nn
 
 import retarget.kernels
-from retarget.engine.losses import one_hot
 from retarget.errors import DivergedError, InvalidInputError, install_line
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.lab.data.cache import cache_folder, cached_array, data_set_checksums
@@ -36,6 +35,7 @@ from retarget.lab.figures.over_seeds import (
     table_of_numbers,
 )
 from retarget.lab.runs.store import source_hash
+from retarget.labels import one_hot
 from retarget.learners import COLORS, LABELS, SGD
 from retarget.text import duration
 from retarget.theory.correction import corrected_targets, effective_targets

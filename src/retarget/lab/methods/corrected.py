@@ -212,7 +212,7 @@ class Led(Method, name="led"):
         block_size: int = 20,
         damping: float = 1.0,
     ) -> None:
-        self.options = ClosedLoopOptions(gamma, features, block_size, damping=damping)
+        self.options = ClosedLoopOptions(gamma, features, block_size, replay=0, damping=damping)
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
     @classmethod
@@ -240,7 +240,7 @@ class Led(Method, name="led"):
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         # the targets of a block are computed with its first mini-batch
         step, size = int(batch.step), batch.positions.shape[1]
-        steps = self.options.block_size // size  # of a block
+        steps = self._correctors[0].block_size // size  # of a block
         place = step % steps
         if not place:
             rows = slice(step, step + steps)

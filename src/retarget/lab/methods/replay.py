@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retarget.errors import own_constructor
 from retarget.lab.methods import Batch, Method, recipe
 from retarget.lab.training import gather_rows
 from retarget.networks.reservoir import Reservoir
@@ -59,6 +60,7 @@ class CumulativeReplay(Method, name="cumulative"):
         self._done = state["done"]
 
 
+@own_constructor
 class Joint(CumulativeReplay, name="joint"):
     """Trains on all tasks at once, shuffled, for several passes, as without a stream.
 

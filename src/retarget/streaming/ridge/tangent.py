@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.empirical.projection import Projection
+from retarget.kernels.empirical.recording import outputs_with
 from retarget.kernels.feature_maps import combining, tangent_map
-from retarget.samples import copied
+from retarget.labels import Classes, are_labels, as_classes, label_rows
+from retarget.samples import as_samples, copied, take, with_type_of
 from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import checksum, part_of
@@ -59,6 +61,9 @@ class TangentLearner(StreamingRidge):
         params: Which parameters to use: a name, the name of a layer, a pattern such as
             `"*.lora_*"`, several of these, or a function of a name; None for all trainable ones
             (`requires_grad`).
+        classes: The label that each output stands for, if labels are text or not the numbers from
+            0 on. It also says how many classes there are if the network has another number of
+            outputs.
         seed: Seed of the projection and the combinations, which are the same on every machine: the
             projection also depends on the parameters' names and shapes, and on nothing else.
 
@@ -77,7 +82,15 @@ class TangentLearner(StreamingRidge):
         [[1.0], [3.0]]
     """
 
-    OPTIONS: ClassVar = ("gamma", "features", "precision", "combinations", "params", "seed")
+    OPTIONS: ClassVar = (
+        "gamma",
+        "features",
+        "precision",
+        "combinations",
+        "params",
+        "classes",
+        "seed",
+    )
 
     def __init__(
         self,
@@ -89,8 +102,10 @@ class TangentLearner(StreamingRidge):
         precision: Precision = "float64",
         combinations: int = 1,
         params: str | Sequence[str] | Callable[[str], bool] | None = None,
+        classes: Classes = None,
         seed: int = 0,
     ) -> None:
+        self.classes = as_classes(classes)
         network = copied(module)
         if params is not None:
             network.requires_grad_(True)  # parameters chosen by name may be frozen in the original
@@ -100,6 +115,45 @@ class TangentLearner(StreamingRidge):
         count, seed = as_count("features", features), as_seed("seed", seed)
         tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
         super().__init__(tangents, gamma, count, views=views, precision=precision, seed=seed)
+
+    @in_plain_torch
+    def learn(self, X: Any, Y: Any, weights: Any = None, *, repeats: bool = False) -> Self:
+        """Learns any number of samples; a call that fails changes nothing.
+
+        Args:
+            X: (n, ...) samples.
+            Y: (n,) or (n, c) real targets; or class labels (n,): whole numbers, or text with
+                `classes`.
+            weights: How much each sample counts, above 0: (n,) or one number; None for 1.
+            repeats: Whether a weight of 2 means that the sample was seen twice; as in
+                `StreamingRidge.learn`.
+        """
+        return super().learn(X, self._targets(X, Y), weights, repeats=repeats)
+
+    @in_plain_torch
+    def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
+        """Forgets samples, as `StreamingRidge.forget` does; Y as in `learn`."""
+        return super().forget(X, self._targets(X, Y), weights)
+
+    def _targets(self, X: Any, Y: Any) -> Any:
+        """Returns real targets as they are, and one-hot rows for class labels."""
+        if not are_labels(Y):
+            return Y
+        parameter = next(self.module.parameters())
+        return label_rows(Y, self._outputs_for(X), self.classes).to(parameter)
+
+    def _outputs_for(self, X: Any) -> int:
+        """Returns how many classes there are: one for each target so far, or for each output."""
+        if self.learned.moments is not None:
+            return self.learned.outputs
+        if self.classes is not None:
+            return len(self.classes)
+        weights = dict([*self.module.named_parameters(), *self.module.named_buffers()])
+        first = as_samples("X", take(X, slice(0, 1)))
+        like = next(self.module.parameters())
+        with torch.no_grad():
+            outputs = outputs_with(self.module, with_type_of(like, first), weights)
+        return outputs.flatten(1).shape[1]
 
     @in_plain_torch
     def as_module(self) -> TangentNetwork:
