@@ -17,11 +17,11 @@ features far from the origin cost no digits. Without one the means are held at z
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from retarget.errors import (
     InvalidInputError,
@@ -30,6 +30,7 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.state_files import require_shape
+from retarget.streaming.ridge.kept import rearranged
 from retarget.streaming.ridge.search import (
     BETTER_SCORE,
     LEAST_ERROR,
@@ -231,11 +232,10 @@ class Moments:
         self.cross, self.power = self.cross * factor, self.power * factor
         self.shared = self.shared * factor
 
-    def widen(self, outputs: int) -> None:
-        """Appends outputs whose target was 0 for every sample so far."""
-        more = (0, outputs - self.outputs)
+    def rearrange(self, columns: Sequence[int | None]) -> None:
+        """Makes output j that of columns[j]; of a new one, where it is None, the target was 0."""
         for name in ("target_mean", "power", "cross"):
-            setattr(self, name, pad(getattr(self, name), more))
+            setattr(self, name, rearranged(getattr(self, name), columns))
 
     def copy(self) -> "Moments":
         """Returns an independent copy, at no cost."""
@@ -306,33 +306,23 @@ class Moments:
                 samples the scores are estimates, whose errors are alike for all ridges: they
                 hardly change the choice.
         """
-        rows, few = self.count * self.views, None
-        if are_few(rows, self.features) and not self.peak_scatter:
-            few = low_rank_eigen(self.scatter, rows)
+        few = self._few()
         weights = None
         if gamma == "auto":
             gamma, weights = self._chosen(few)
-        if few is not None and gamma > LEAST_PIVOT[self.precision] * (self._largest() + gamma):
+        if few is not None and self._is_enough(gamma):
             weights = few.solve(self.cross, gamma)
         if weights is not None:
             return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
-        factor = self._factor(gamma)
-        if factor is None:
-            most = self._largest()
-            least = self._least_ridge(max(most, self.peak_scatter, 1e-300))
-            size = math.sqrt(most / self.weight)
-            large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
-            large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
-            raise NotPositiveDefiniteError(
-                f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
-                f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
-                f"more{large}",
-                deficit=0.0,
-                jitter=1e3 * least,
-            )
+        factor = self._known_factor(gamma)
         weights = torch.cholesky_solve(self.cross, factor)
         self._warn_of_rounding(factor, weights)
         return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
+
+    def inverse(self, gamma: float) -> Tensor | Eigen:
+        """Returns what solves with C + gamma I: its Cholesky factor, or eigenvectors of C."""
+        few = self._few()
+        return few if few is not None and self._is_enough(gamma) else self._known_factor(gamma)
 
     def ridge_problem(self) -> RidgeProblem:
         """Returns what the choice of a ridge depends on."""
@@ -362,6 +352,35 @@ class Moments:
         self._warn_of_choice(best, *search)
         # what was forgotten asks for the factor, which tells how many digits are left
         return best.gamma, None if self.peak_scatter else best.weights
+
+    def _few(self) -> Eigen | None:
+        """The eigenvectors of C if it is a sum over few rows."""
+        rows = self.count * self.views
+        if self.peak_scatter or not are_few(rows, self.features):
+            return None
+        return low_rank_eigen(self.scatter, rows)
+
+    def _is_enough(self, gamma: float) -> bool:
+        """Whether this ridge is above the rounding of C."""
+        return gamma > LEAST_PIVOT[self.precision] * (self._largest() + gamma)
+
+    def _known_factor(self, gamma: float) -> Tensor:
+        """The Cholesky factor of C + gamma I, or an error that says which ridge would do."""
+        factor = self._factor(gamma)
+        if factor is not None:
+            return factor
+        most = self._largest()
+        least = self._least_ridge(max(most, self.peak_scatter, 1e-300))
+        size = math.sqrt(most / self.weight)
+        large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
+        large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
+        raise NotPositiveDefiniteError(
+            f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
+            f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
+            f"more{large}",
+            deficit=0.0,
+            jitter=1e3 * least,
+        )
 
     def _factor(self, gamma: float) -> Tensor | None:
         """The Cholesky factor of C + gamma I; None if that is not positive definite."""
