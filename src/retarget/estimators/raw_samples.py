@@ -1,10 +1,12 @@
 """Texts, images and other raw samples: prepared for a network a few at a time, alike in length."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.samples import as_samples, count, is_nested
@@ -29,7 +31,7 @@ def as_raw(name: str, given: Any) -> list[Any]:
 
 
 def prepared_batches(
-    prepare: Callable[[list[Any]], Any], raw: list[Any]
+    prepare: Callable[[list[Any]], Any], raw: list[Any], network: nn.Module
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """Yields rows and the samples that `prepare` makes of them, short ones first.
 
@@ -39,12 +41,16 @@ def prepared_batches(
     order = np.argsort(lengths, kind="stable")
     for start in range(0, len(order), AT_A_TIME):
         rows = order[start : start + AT_A_TIME]
-        yield rows, prepared(prepare, [raw[row] for row in rows])
+        yield rows, prepared(prepare, [raw[row] for row in rows], network)
 
 
-def prepared(prepare: Callable[[list[Any]], Any], raw: list[Any]) -> Any:
+def prepared(prepare: Callable[[list[Any]], Any], raw: list[Any], network: nn.Module) -> Any:
     """Returns what the network takes, made of a few raw samples."""
-    samples = _batch(prepare, raw)
+    if hasattr(prepare, "pad") and hasattr(prepare, "model_input_names"):  # Hugging Face's
+        tokens = prepare(raw, padding=True, truncation=True, return_tensors="pt")
+        samples = _accepted(tokens, network)
+    else:
+        samples = _batch(prepare, raw)
     found = count(as_samples("the result of prepare", samples))
     if found != len(raw):
         raise InvalidInputError(
@@ -53,10 +59,16 @@ def prepared(prepare: Callable[[list[Any]], Any], raw: list[Any]) -> Any:
     return samples
 
 
+def _accepted(tokens: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
+    """Leaves out what a tokenizer gives and a network does not take, such as token_type_ids."""
+    parameters = inspect.signature(network.forward).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return dict(tokens)
+    return {name: value for name, value in tokens.items() if name in parameters} or dict(tokens)
+
+
 def _batch(prepare: Callable[..., Any], raw: list[Any]) -> Any:
-    """Calls a tokenizer, a function of a list, or a transform of one sample."""
-    if hasattr(prepare, "pad") and hasattr(prepare, "model_input_names"):  # Hugging Face's
-        return prepare(raw, padding=True, truncation=True, return_tensors="pt")
+    """Calls a function of a list, or a transform of one sample."""
     try:
         return _stacked(prepare(raw))
     except (AttributeError, TypeError, ValueError) as error:

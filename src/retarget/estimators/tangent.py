@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
@@ -245,7 +246,7 @@ class TangentClassifier(RidgeClassifier):
     def _taken(self, X: Any, reset: bool) -> Any:
         if self.prepare is not None:
             return as_raw("X", X)
-        if is_nested(X) or isinstance(X, Tensor):
+        if isinstance(X, Tensor) or (is_nested(X) and not issparse(X)):  # some are dicts
             return X
         return validate_data(self, X, reset=reset, allow_nd=True)
 
@@ -253,7 +254,7 @@ class TangentClassifier(RidgeClassifier):
         if self.prepare is None:
             yield slice(None), X
         else:
-            yield from prepared_batches(self.prepare, X)
+            yield from prepared_batches(self.prepare, X, self._network)
 
 
 def _require_possible(classes: Classes, learner: StreamingRidge) -> None:

@@ -51,6 +51,9 @@ LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding do
 LEAST_PIVOT = {torch.float64: 1e-13, torch.float32: 3e-6}
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
+# How far features of the same sample may be apart that were computed twice, in units of rounding of
+# their type: beside other samples, or more padding, a network adds numbers in another order.
+FEATURE_ROUNDING = 256
 # The same for a mean, in units of rounding of the mean itself.
 MEAN_ROUNDING = 64 * torch.finfo(torch.float64).eps
 # Products of two numbers and a weight within these bounds can be added up without overflow.
@@ -101,6 +104,8 @@ class Moments:
         peak_scatter: The largest diagonal entry of a C from which something was subtracted,
             `peak_power` the largest s, and `peak_weight` the largest weight: their rounding stays.
             0 if nothing was.
+        feature_rounding: How far the features that were added may be from those of the same
+            samples, computed again, relative to their length.
         mean: (m,) mean of the features, and `target_mean` (c,) of the targets; 0 without intercept.
         cross: (m, c) B.
         power: (c,) s.
@@ -123,6 +128,7 @@ class Moments:
         self.intercept, self.views, self.precision = intercept, views, precision
         self.count, self.weight, self.squared_weight = 0, 0.0, 0.0
         self.peak_scatter = self.peak_power = self.peak_weight = 0.0
+        self.feature_rounding = 0.0
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.cross, self.power = zeros(features, outputs), zeros(outputs)
         self.triangle = Triangle.of_zeros(self.mean, precision)
@@ -159,6 +165,8 @@ class Moments:
             return
         phi, y = features.to(self.mean), targets.to(self.mean)
         w = phi.new_ones(len(phi)) if weights is None else weights.to(phi)
+        rounding = FEATURE_ROUNDING * torch.finfo(features.dtype).eps
+        self.feature_rounding = max(self.feature_rounding, rounding)
         mean, target_mean = self.mean, self.target_mean
         total = float(w.sum())
         if self.intercept:
@@ -209,7 +217,7 @@ class Moments:
         least = left.weight**2 / left.count  # of a sum of squared weights
         impossible = left.squared_weight <= (1 - ROUNDING) * least - ROUNDING * self.squared_weight
         left.squared_weight = max(left.squared_weight, least)
-        if impossible or not left._are_possible():
+        if impossible or not left._are_possible(*other._drift()):
             raise InvalidInputError(
                 "samples are to be forgotten that were not learned; pass X and Y (and the weights "
                 "that they have by now) exactly as they were learned"
@@ -456,12 +464,25 @@ class Moments:
                 f"the sums have {left} correct digits, too few to choose gamma; give it"
             )
 
-    def _are_possible(self) -> bool:
-        """Whether samples can have these sums: C completed by y is positive semi-definite."""
+    def _drift(self) -> tuple[float, Tensor]:
+        """How far C, and the columns of B (c,), may be from those of features computed again."""
+        size = float(self.triangle.diagonal().sum()) + self.weight * float(self.mean.square().sum())
+        power = self.power + self.weight * self.target_mean.square()
+        products = (size * power).clamp(min=0).sqrt()
+        return 2 * self.feature_rounding * size, self.feature_rounding * products
+
+    def _are_possible(self, drift: float = 0.0, target_drift: Tensor | float = 0.0) -> bool:
+        """Whether samples can have these sums: C completed by y is positive semi-definite.
+
+        Args:
+            drift: How far C may be from the sums of any samples.
+            target_drift: The same for the columns of B (c,).
+        """
         largest = max(self._largest(), self.peak_scatter)
         off, target_off = float(self._off(self.mean).max()), self._off(self.target_mean)
         slack = ROUNDING * COARSER[self.precision] * largest + off * (off + 2 * math.sqrt(largest))
         power = self.power.clamp(min=self.peak_power)
+        slack += drift
         off_power = target_off * (target_off + 2 * power.sqrt())
         if bool((self.power < -ROUNDING * power - off_power).any()):
             return False
@@ -473,10 +494,10 @@ class Moments:
         weights = torch.cholesky_solve(self.cross, factor)
         explained = (self.cross * weights).sum(0)
         # what rounding of C may change it by
-        noise = ROUNDING * power + off_power + 1e-3 * slack * weights.square().sum(0)
+        noise = ROUNDING * power + off_power + (1e-3 * slack + drift) * weights.square().sum(0)
         # and of the means, which are in every product of B
         products = target_off * math.sqrt(largest) + off * power.sqrt()
-        noise += 2 * products * weights.norm(dim=0)
+        noise += 2 * (products + target_drift) * weights.norm(dim=0)
         return bool((explained <= self.power + noise).all())
 
     def _off(self, mean: Tensor) -> Tensor:
