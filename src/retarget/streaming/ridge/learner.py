@@ -298,7 +298,8 @@ class StreamingRidge:
         if sums is not None:
             if repeats:
                 sums.squared_weight = sums.weight
-            self._become(before._replace(moments=before.moments.without(sums), kept=kept))
+            moments = before.moments.without(sums, repeats)
+            self._become(before._replace(moments=moments, kept=kept))
         return self
 
     @in_turn

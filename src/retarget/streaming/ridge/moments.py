@@ -196,8 +196,11 @@ class Moments:
         self._shift(other.mean, other.target_mean, other.weight)
         self._add_sums(other, 1.0)
 
-    def without(self, other: "Moments") -> "Moments":
-        """Returns the sums of the samples that remain after forgetting those of `other`."""
+    def without(self, other: "Moments", repeats: bool = False) -> "Moments":
+        """Returns the sums of the samples that remain after forgetting those of `other`.
+
+        With `repeats` all weights are numbers of samples, and their squares were not added up.
+        """
         left = self.copy()
         left._add_sums(other, -1.0)
         if left.count <= 0 or left.weight <= ROUNDING * self.weight:
@@ -214,7 +217,8 @@ class Moments:
         if self.intercept:
             gap, target_gap = mean - left.mean, target_mean - left.target_mean
             left.add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
-        least = left.weight**2 / left.count  # of a sum of squared weights
+        # of a sum of squared weights
+        least = left.weight if repeats else left.weight**2 / left.count
         impossible = left.squared_weight <= (1 - ROUNDING) * least - ROUNDING * self.squared_weight
         left.squared_weight = max(left.squared_weight, least)
         if impossible or not left._are_possible(*other._drift()):
