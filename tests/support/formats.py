@@ -270,7 +270,8 @@ def _make_classifier(folder: Path) -> Path:
 def _read_classifier(path: Path) -> dict[str, np.ndarray]:
     model = rt.TangentClassifier.load(path, _classifier_network())
     model.partial_fit(_stream(9)[0], ["new"] * 9)
-    return {"labels": model.classes_, "probabilities": model.predict_proba(_stream(7)[0])}
+    labels = np.array([repr(label) for label in model.classes_])
+    return {"labels": labels, "probabilities": model.predict_proba(_stream(7)[0])}
 
 
 FORMATS: dict[str, Format] = {
