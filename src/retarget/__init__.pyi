@@ -34,6 +34,9 @@ from .estimators import OnlineKernelClassifier as OnlineKernelClassifier
 from .estimators import StreamingRidgeRegressor as StreamingRidgeRegressor
 from .estimators import StreamingRidgeClassifier as StreamingRidgeClassifier
 
+# a pretrained network that learns classes at any time
+from .estimators import TangentClassifier as TangentClassifier
+
 # a network, task by task and block by block
 from .networks.corrector import NetworkCorrector as NetworkCorrector
 from .networks.closed_loop import ClosedLoopCorrector as ClosedLoopCorrector

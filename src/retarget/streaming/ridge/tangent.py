@@ -131,9 +131,9 @@ class TangentLearner(StreamingRidge):
         return super().learn(X, self._targets(X, Y), weights, repeats=repeats)
 
     @in_plain_torch
-    def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
+    def forget(self, X: Any, Y: Any, weights: Any = None, *, repeats: bool = False) -> Self:
         """Forgets samples, as `StreamingRidge.forget` does; Y as in `learn`."""
-        return super().forget(X, self._targets(X, Y), weights)
+        return super().forget(X, self._targets(X, Y), weights, repeats=repeats)
 
     def _targets(self, X: Any, Y: Any) -> Any:
         """Returns real targets as they are, and one-hot rows for class labels."""
