@@ -13,7 +13,14 @@ from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
-from retarget.theory.iterative import FeatureSweep, FirstBlock, Parts, Sweep, check_correction
+from retarget.theory.iterative import (
+    FeatureSweep,
+    FirstBlock,
+    Parts,
+    Sweep,
+    SweepBar,
+    check_correction,
+)
 from retarget.theory.losses import Loss
 from retarget.theory.offline.aims import as_aim
 
@@ -195,11 +202,13 @@ class TargetCorrector(Resumable):
             return self._intake.give(torch.empty(0, max(1, self._intake.outputs), device="cpu"))
         first, corrected = len(self._sweep), []
         stop, (targets, starts) = first + count, self._waiting.unbind(1)
-        for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
-            now, seen = slice(rows.start - first, rows.stop - first), self._intake.seen(rows)
-            start = starts[now] if self._intake.has_start else None
-            corrected.append(self._sweep.correct(seen, targets[now], size, start))
-            self._sweep.warn_once()
+        with SweepBar(first, stop) as bar:
+            for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
+                now, seen = slice(rows.start - first, rows.stop - first), self._intake.seen(rows)
+                start = starts[now] if self._intake.has_start else None
+                corrected.append(self._sweep.correct(seen, targets[now], size, start))
+                self._sweep.warn_once()
+                bar.reach(rows.stop)
         if not corrected:
             return self._intake.give(targets[:0])
         # a copy, since a view would keep the whole portion in memory

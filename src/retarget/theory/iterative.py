@@ -38,6 +38,7 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.progress import PatientBar
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import warn_if_meaningless
@@ -226,6 +227,26 @@ class FeatureSweep(Sweep):
         return RecentFeatureRidge(self.aim, self.gamma)
 
 
+class SweepBar(PatientBar):
+    """The progress of a sweep over a range of the stream, in percent of its work.
+
+    A block at n samples takes about n^2 multiplications, so that n^3 is done by then.
+    """
+
+    def __init__(self, first: int, stop: int) -> None:
+        super().__init__(f"correcting the targets of {stop - first} samples, in percent", 100)
+        self._first = first
+        self._stop = stop
+        self._percent = 0
+
+    def reach(self, stop: int) -> None:
+        """Reports that the stream is corrected up to here."""
+        work = (stop**3 - self._first**3) / (self._stop**3 - self._first**3)
+        percent = int(100 * work)
+        self.advance(percent - self._percent)
+        self._percent = percent
+
+
 def equal_blocks(
     start: int, stop: int, block_size: int, first_block: FirstBlock, device: torch.device
 ) -> Iterator[tuple[slice, int]]:
@@ -283,10 +304,16 @@ def iterative_targets(
     For plain SGD whose first block is corrected too, the learning rate changes the targets, but not
     the function learned. (With weight decay it changes both.)
 
-    With cross-entropy it is the logits that agree. A block of b samples costs $n^2 b$
-    multiplications for the squared error. With cross-entropy, Newton's method solves for the
-    offline learner again after every block, from the last solution, in a few dozen products of
-    $n^2 c$ multiplications (docs/theory.md, section 10).
+    A block of b samples costs $n^2 b$ multiplications for the squared error.
+
+    With cross-entropy it is the logits that agree, and the offline learner is known up to a
+    tolerance: after each block its equation $\gamma A + \sigma(K A) = Y$ holds up to 0.01 in every
+    entry, so that it is the exact offline learner of targets that differ by no more than that from
+    Y. (After the first block and the first 64 samples it is exact.) That costs a few iterations of
+    $2 n^2 c$ multiplications for each block; see docs/theory_extensions.md, cross-entropy.
+
+    Beyond a second of work a progress bar is shown on a terminal, and beyond a minute a line with
+    the time left elsewhere.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -327,9 +354,11 @@ def iterative_targets(
     sweep = Sweep(
         learner, gamma, ridge, parts, first_block, lambda rows: gram[rows, rows], n, loss=loss
     )
-    for rows, size in sweep.portions(n, block_size, gram.device):
-        begun = None if start is None else start[rows]
-        targets[rows] = sweep.correct(gram[rows, : rows.stop], problem.Y[rows], size, begun)
+    with SweepBar(0, n) as bar:
+        for rows, size in sweep.portions(n, block_size, gram.device):
+            begun = None if start is None else start[rows]
+            targets[rows] = sweep.correct(gram[rows, : rows.stop], problem.Y[rows], size, begun)
+            bar.reach(rows.stop)
     sweep.warn_once()
     return problem.give(targets)
 
