@@ -1,4 +1,4 @@
-"""Cross-entropy between blocks: how far off the offline learner may be, and that it is no further."""
+"""Cross-entropy between blocks: how far off the offline learner may be, and no further."""
 
 import numpy as np
 import pytest
