@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import retarget as rt
+from retarget.errors import require_extra
 
 CLASSES = {
     "species": ("H human", "H mouse", "K human", "K mouse", "A human", "A mouse"),
@@ -352,6 +353,9 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="file for a picture of the accuracies")
     parser.add_argument("--quick", action="store_true", help="random genes and weights, one seed")
     options = parser.parse_args()
+    require_extra("this script", "huggingface", "transformers")
+    if options.picture:
+        require_extra("the picture", "figures", "matplotlib")
     sgd = options.recipe == "sgd"
     options.loss = options.loss or ("squared" if sgd else "cross-entropy")
     for name, value in {"lr": (3e-3, 1e-3), "gamma": (1e3, 1e4), "ridge": (0.0, 1e4)}.items():

@@ -1,17 +1,22 @@
 """Draws the two terms of the iterative correction, C_on and C_off, along a stream.
 
+pip install ".[figures]"
 python examples/correction_terms.py docs/images/correction-terms.png
 """
 
 import sys
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 import retarget as rt
+from retarget.errors import require_extra
 from retarget.lab.data.toy import WIDTH, toy_curve
-from retarget.lab.figures.over_seeds import figure_style, letter
 from retarget.learners import COLORS
+
+require_extra("this picture", "figures", "matplotlib")
+import matplotlib.pyplot as plt
+
+from retarget.lab.figures.over_seeds import figure_style, letter
 
 LEARNER, GAMMA, BLOCK, RIDGE = rt.SGD(lr=0.5), 1.0, 8, 0.1
 SHOWN = 2  # the block of panels C and D

@@ -1,7 +1,7 @@
 """Compares corrections that follow different batch learners, on streams that drift.
 
 python examples/drift.py             a sine curve that shifts
-python examples/drift.py trump       river's TrumpApproval (needs the package river)
+python examples/drift.py trump       river's TrumpApproval: pip install ".[river]"
 """
 
 import sys
@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 import retarget as rt
+from retarget.errors import require_extra
 
 AIMS = ["all", "window:60", "discount:0.97"]
 
@@ -22,6 +23,7 @@ def shifting_curve(n=600):
 
 def trump_approval():
     """The date and five polls a day, standardized; the approval rating minus its first value."""
+    require_extra("this stream", "river", "river")
     from river import datasets
 
     rows = list(datasets.TrumpApproval())

@@ -1,17 +1,22 @@
 """Draws which later digits overwrote earlier ones, in a stream with ten planted conflicts.
 
+pip install ".[figures]"
 python examples/influence.py docs/images/influence.png
 """
 
 import sys
 
-import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 
 import retarget as rt
-from retarget.lab.figures.over_seeds import figure_style
+from retarget.errors import require_extra
 from retarget.learners import COLORS
+
+require_extra("this picture", "figures", "matplotlib")
+import matplotlib.pyplot as plt
+
+from retarget.lab.figures.over_seeds import figure_style
 
 GAMMA, LEARNER, N = 0.1, rt.SGD(lr=0.2), 600
 

@@ -1,19 +1,24 @@
 """Draws how far tangent kernels are from their limit, and change in training, by width.
 
+pip install ".[figures]"
 python examples/tangent_kernel.py docs/images/tangent-kernel.png
 """
 
 import sys
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
 import retarget as rt
-from retarget.lab.figures.over_seeds import figure_style
+from retarget.errors import require_extra
 from retarget.learners import COLORS
+
+require_extra("this picture", "figures", "matplotlib")
+import matplotlib.pyplot as plt
+
+from retarget.lab.figures.over_seeds import figure_style
 
 WIDTHS, SEEDS, LR, STEPS = (16, 32, 64, 128, 256, 512), range(5), 0.5, 100
 

@@ -1,16 +1,21 @@
 """Draws what a network knows after each of five tasks: plain SGD, replay, and a tangent learner.
 
+pip install ".[figures]"
 python examples/task_by_task.py docs/images/task-by-task.png
 """
 
 import sys
 
-import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
 import retarget as rt
+from retarget.errors import require_extra
+
+require_extra("this picture", "figures", "matplotlib")
+import matplotlib.pyplot as plt
+
 from retarget.lab.figures.over_seeds import figure_style
 
 images, labels = load_digits(return_X_y=True)

@@ -1,17 +1,22 @@
 """Draws the accuracy of a learner that learns wrong labels and forgets them again.
 
+pip install ".[figures]"
 python examples/unlearning.py docs/images/unlearning.png
 """
 
 import sys
 
-import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 
 import retarget as rt
-from retarget.lab.figures.over_seeds import figure_style
+from retarget.errors import require_extra
 from retarget.learners import COLORS
+
+require_extra("this picture", "figures", "matplotlib")
+import matplotlib.pyplot as plt
+
+from retarget.lab.figures.over_seeds import figure_style
 
 images, labels = load_digits(return_X_y=True)
 X, Y = images / 16, np.eye(10)[labels]

@@ -1,9 +1,11 @@
 """What needs an extra says so in one sentence, and the rest does without."""
 
+import ast
 import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,22 @@ NEEDED = {
     "lightning": ("import retarget.integrations.lightning", "lightning"),
     "river": ("import retarget.integrations.river", "river"),
 }
+
+
+# What ends with the line to type, if no extra is installed: script or notebook, and the extras.
+SCRIPTS = {
+    "examples/antiberty_tasks.py": "huggingface",
+    "examples/correction_terms.py": "figures",
+    "examples/drift.py trump": "river",
+    "examples/influence.py": "figures",
+    "examples/tangent_kernel.py": "figures",
+    "examples/task_by_task.py": "figures",
+    "examples/unlearning.py": "figures",
+    "docs/tutorials/pytorch_loop.py": "explore",
+    "docs/tutorials/shift_in_one_dimension.py": "explore,figures",
+    "docs/tutorials/your_own_stream.py": "explore,figures",
+}
+ROOT = Path(__file__).parents[1]
 
 
 def output(code, without):
@@ -44,6 +62,36 @@ def test_a_missing_package_is_one_sentence_with_the_line_to_type():
     for line, (package, (_, extra)) in zip(shown.splitlines(), NEEDED.items(), strict=True):
         assert line.endswith(f"; install it with: {errors.install_line(extra)}")
         assert package.lower() in line.lower()
+
+
+def test_every_tutorial_that_needs_an_extra_ends_with_the_line_to_type():
+    code = f"""
+import runpy
+for script in {list(SCRIPTS)!r}:
+    sys.argv = script.split()
+    try:
+        runpy.run_path({str(ROOT)!r} + "/" + sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        print(end.code)
+"""
+    returned, shown = output(code, [*NEEDED, "marimo"])
+    assert returned == 0, shown
+    for line, (script, extra) in zip(shown.splitlines(), SCRIPTS.items(), strict=True):
+        assert line.endswith(f"; install it with: {errors.install_line(extra)}"), script
+
+
+def test_every_other_script_of_the_tutorials_imports_no_extra():
+    """What an example imports first, and no function, is what it cannot do without."""
+    known = {script.split()[0] for script in SCRIPTS}
+    for path in [*ROOT.glob("examples/*.py"), *ROOT.glob("docs/tutorials/*.py")]:
+        name = path.relative_to(ROOT).as_posix()
+        imported = {
+            alias.name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        assert name in known or not imported & {*NEEDED, "marimo"}, name
 
 
 @pytest.mark.parametrize(

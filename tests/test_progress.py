@@ -81,8 +81,25 @@ def test_a_command_without_a_terminal_says_where_it_is(monkeypatch, capsys):
     assert capsys.readouterr().err == "diagnosing: about 50% after 11 s\n"
 
 
-def test_python_without_a_terminal_is_silent(monkeypatch, capsys):
+def test_python_without_a_terminal_is_silent_for_a_minute(monkeypatch, capsys):
+    now = iter([0.0, 59.0, 59.0, 100.0, 100.0, 110.0, 110.0, 900.0, 900.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with PatientBar("correcting", 40) as bar:
+        bar.advance(5)
+        assert capsys.readouterr().err == ""
+        bar.advance(5)
+        bar.advance(5)
+        bar.advance(5)
+    assert capsys.readouterr().err == (
+        "correcting: about 25% after 100 s, about 5 minutes left\n"
+        "correcting: about 50% after 900 s, about 15 minutes left\n"
+    )
+
+
+@pytest.mark.parametrize("how", ["not shown", "silenced"])
+def test_what_is_not_to_be_shown_writes_no_line(how, monkeypatch, capsys):
     monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 10_000, 60)).__next__)
-    with PatientBar("diagnosing", 40) as bar:
+    monkeypatch.setattr(progress, "_silent", how == "silenced")
+    with PatientBar("diagnosing", 40, shown=False if how == "not shown" else None) as bar:
         bar.advance(30)
     assert capsys.readouterr().err == ""

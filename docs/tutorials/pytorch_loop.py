@@ -1,5 +1,8 @@
 """The correction in a PyTorch loop: one more line per task."""
 
+from retarget.errors import require_extra
+
+require_extra("this notebook", "explore", "marimo")
 import marimo
 
 __generated_with = "0.25.2"

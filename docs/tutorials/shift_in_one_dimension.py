@@ -1,5 +1,8 @@
 """The shift and its correction on a curve: Fig. 1, to play with."""
 
+from retarget.errors import require_extra
+
+require_extra("this notebook", "explore,figures", "marimo", "matplotlib")
 import marimo
 
 __generated_with = "0.25.2"

@@ -1,5 +1,8 @@
 """A stream of your own: the embedded digits, class by class, instead of your file."""
 
+from retarget.errors import require_extra
+
+require_extra("this notebook", "explore,figures", "marimo", "matplotlib")
 import marimo
 
 __generated_with = "0.25.2"

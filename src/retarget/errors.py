@@ -132,6 +132,23 @@ def missing_extra(what: str, error: ImportError, extra: str) -> MissingExtraErro
     return MissingExtraError(f"{what} ({error}); install it with: {install_line(extra)}")
 
 
+def require_extra(what: str, extra: str, *packages: str) -> None:
+    """Ends a script with one sentence if packages that it needs are not installed.
+
+    Args:
+        what: What needs them.
+        extra: The extra that brings them, or several with commas between.
+        packages: Their names, as they are imported.
+    """
+    import importlib
+
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            sys.exit(str(missing_extra(f"{what} needs {package}", error, extra)))
+
+
 def install_line(extra: str) -> str:
     """Returns the command that installs an extra: in a clone, or from a package index."""
     package = "." if _from_a_folder() else "retarget"

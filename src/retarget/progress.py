@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +17,8 @@ from rich.progress import (
 )
 
 PATIENCE = 1.0  # seconds
-EVERY = 10.0  # seconds between two lines, where there is no terminal
+EVERY = 10.0  # seconds between two lines of a command, where there is no terminal
+UNASKED = 60.0  # seconds between two lines of any other program there
 # A terminal can show one display at a time: nested work adds a line to it.
 _displays: list[Progress] = []
 _silent = False
@@ -42,7 +44,10 @@ def silence() -> None:
 
 
 def in_lines() -> None:
-    """Makes bars write a line every ten seconds where there is no terminal; for commands."""
+    """Makes bars write a line every ten seconds, not every minute, where there is no terminal.
+
+    For commands.
+    """
     global _in_lines
     _in_lines = True
 
@@ -51,7 +56,8 @@ class PatientBar:
     """A progress bar on standard error with the time left, shown after a second of work.
 
     Inside other work that shows its progress, it becomes a line of that display. With `shown=None`
-    it appears only on a terminal; elsewhere a command writes lines (`in_lines`).
+    it appears only on a terminal. Elsewhere a line is written after every minute of work, with an
+    estimate of the time left (`in_lines`: after every ten seconds).
 
     Examples:
         >>> with PatientBar("counting", 3, shown=False) as bar:
@@ -66,7 +72,7 @@ class PatientBar:
         self._own, self._joined = ExitStack(), False
         self._task = TaskID(0)
 
-    def __enter__(self) -> "PatientBar":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -85,12 +91,22 @@ class PatientBar:
             self._task = self._bar.add_task(self._what, total=self._total)
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done)
-        elif _in_lines and not _silent and time.monotonic() - self._spoke >= EVERY:
-            self._spoke = time.monotonic()
-            share = min(self._done / self._total, 0.99)
-            spent = self._spoke - self._start
-            sys.stderr.write(f"{self._what}: about {share:.0%} after {spent:.0f} s\n")
-            sys.stderr.flush()
+        elif self._shown is not False and not _silent:
+            self._say()
+
+    def _say(self) -> None:
+        """Writes a line, if it is time."""
+        now = time.monotonic()
+        if now - self._spoke < (EVERY if _in_lines else UNASKED):
+            return
+        self._spoke = now
+        share = min(self._done / self._total, 0.99)
+        spent = now - self._start
+        line = f"{self._what}: about {share:.0%} after {spent:.0f} s"
+        if share > 0 and spent >= UNASKED:
+            line += f", {_duration(spent * (1 - share) / share)} left"
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
 
     def _wanted(self) -> bool:
         if _silent:
@@ -98,3 +114,8 @@ class PatientBar:
         if self._shown is not None:
             return self._shown
         return _displays[-1].console.is_terminal if _displays else sys.stderr.isatty()
+
+
+def _duration(seconds: float) -> str:
+    """A time in words."""
+    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} minutes"

@@ -351,22 +351,26 @@ class GrowingCholesky:
 
     def solve(self, rhs: Tensor) -> Tensor:
         r"""$(\gamma I + K)^{-1} B$; of the leading part, if B has fewer rows."""
-        x = self.solve_lower(rhs)
+        return self.solve_upper(self.solve_lower(rhs))
+
+    def solve_upper(self, rhs: Tensor) -> Tensor:
+        r"""$L^{-\top} B$; of the leading part, if B has fewer rows."""
+        x = rhs.clone()
         for rows, left, triangle in reversed(list(self._leading(len(rhs)))):
             x[rows] = solve_lower_transposed(triangle, x[rows])
             x[: rows.start] -= left.mT @ x[rows]
         return x
 
     def product(self, x: Tensor) -> Tensor:
-        r"""$(\gamma I + K) X$, from the factor alone."""
+        r"""$(\gamma I + K) X$, from the factor alone; of the leading part, if X has fewer rows."""
         half = torch.zeros_like(x)  # L^T X
-        for panel in self.panels:
-            half[panel.rows] += panel.triangle.tril().mT @ x[panel.rows]
-            half[: panel.start] += panel.left.mT @ x[panel.rows]
+        for rows, left, triangle in self._leading(len(x)):
+            half[rows] += triangle.tril().mT @ x[rows]
+            half[: rows.start] += left.mT @ x[rows]
         result = torch.empty_like(x)
-        for panel in self.panels:
-            result[panel.rows] = panel.triangle.tril() @ half[panel.rows]
-            result[panel.rows] += panel.left @ half[: panel.start]
+        for rows, left, triangle in self._leading(len(x)):
+            result[rows] = triangle.tril() @ half[rows]
+            result[rows] += left @ half[: rows.start]
         return result
 
     def state_dict(self) -> dict[str, Any]:

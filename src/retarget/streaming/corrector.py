@@ -18,7 +18,7 @@ from retarget.state_files import require_shape
 from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
-from retarget.theory.iterative import FeatureSweep, Sweep, check_correction
+from retarget.theory.iterative import FeatureSweep, Sweep, SweepBar, check_correction
 
 
 class TargetCorrector(Resumable):
@@ -203,14 +203,16 @@ class TargetCorrector(Resumable):
         if self._waiting is None:
             return self._intake.give(torch.empty(0, max(1, self._intake.outputs), device="cpu"))
         first = len(self._sweep)
+        stop = first + count
         targets, starts = self._waiting.unbind(1)
         stream = SampleStream(
             self._intake.seen, targets, starts if self._intake.has_start else None, first
         )
         corrected = []
-        for window in stream.windows(self.block_size, self.first_block, stop=first + count):
-            corrected.append(self._sweep.learn(window).targets)
-            self._sweep.warn_once()
+        with SweepBar(first, stop) as bar:
+            for window in bar.over(stream.windows(self.block_size, self.first_block, stop=stop)):
+                corrected.append(self._sweep.learn(window).targets)
+                self._sweep.warn_once()
         if not corrected:
             return self._intake.give(targets[:0])
         # a copy, since a view would keep the whole portion in memory

@@ -21,7 +21,7 @@ free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, get_args
 
 import torch
@@ -47,6 +47,7 @@ from retarget.engine.stability import FeatureGrowthWatch, GrowthWatch, no_past
 from retarget.engine.stream import FirstBlock, SampleStream, Window
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
+from retarget.progress import PatientBar
 from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
@@ -191,6 +192,28 @@ class FeatureSweep(Sweep):
         return WindowedFeatureRidge(self.aim, self.gamma)
 
 
+class SweepBar(PatientBar):
+    """The progress of a sweep over a range of the stream, in percent of its work.
+
+    A block at n samples takes about n^2 multiplications, so that n^3 is done by then.
+    """
+
+    def __init__(self, first: int, stop: int) -> None:
+        super().__init__(f"correcting the targets of {stop - first} samples, in percent", 100)
+        self._first = first
+        self._stop = stop
+        self._percent = 0
+
+    def over(self, windows: Iterable[Window]) -> Iterator[Window]:
+        """Yields windows of the range, and reports each that is done."""
+        for window in windows:
+            yield window
+            work = window.rows.stop**3 - self._first**3
+            percent = int(100 * work / (self._stop**3 - self._first**3))
+            self.advance(percent - self._percent)
+            self._percent = percent
+
+
 @in_plain_torch
 def iterative_targets(
     K: ArrayT,
@@ -216,10 +239,16 @@ def iterative_targets(
     For plain SGD whose first block is corrected too, the learning rate changes the targets, but not
     the function learned. (With weight decay it changes both.)
 
-    With cross-entropy it is the logits that agree. A block of b samples costs $n^2 b$
-    multiplications for the squared error. With cross-entropy, Newton's method solves for the
-    offline learner again after every block, from the last solution, in a few dozen products of
-    $n^2 c$ multiplications (docs/theory.md, section 10).
+    A block of b samples costs $n^2 b$ multiplications for the squared error.
+
+    With cross-entropy it is the logits that agree, and the offline learner is known up to a
+    tolerance: after each block its equation $\gamma A + \sigma(K A) = Y$ holds up to 0.01 in every
+    entry, so that it is the exact offline learner of targets that differ by no more than that from
+    Y. (After the first block and the first 64 samples it is exact.) That costs a few iterations of
+    $2 n^2 c$ multiplications for each block; see docs/theory_extensions.md, cross-entropy.
+
+    Beyond a second of work a progress bar is shown on a terminal, and beyond a minute a line with
+    the time left elsewhere.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -270,7 +299,8 @@ def iterative_targets(
         targets=targets,
     )
     stream = SampleStream.of_matrix(K_all, problem.Y, problem.start)
-    follow(stream.windows(block_size, first_block), [sweep])
+    with SweepBar(0, n) as bar:
+        follow(bar.over(stream.windows(block_size, first_block)), [sweep])
     sweep.warn_once()
     return problem.give(targets)
 
