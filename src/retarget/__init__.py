@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         OnlineKernelRegressor,
         StreamingRidgeClassifier,
         StreamingRidgeRegressor,
+        TangentClassifier,
     )
     from retarget.kernels import (
         RBF,
@@ -86,6 +87,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "OnlineKernelClassifier",
     "StreamingRidgeRegressor",
     "StreamingRidgeClassifier",
+    # a pretrained network that learns classes at any time
+    "TangentClassifier",
     # a network, task by task and block by block
     "NetworkCorrector",
     "ClosedLoopCorrector",
@@ -118,7 +121,7 @@ _MODULES = {
     "diagnosis.result": "Diagnosis",
     "errors": "RetargetError",
     "estimators": "OnlineKernelClassifier OnlineKernelRegressor "
-    "StreamingRidgeClassifier StreamingRidgeRegressor",
+    "StreamingRidgeClassifier StreamingRidgeRegressor TangentClassifier",
     "kernels": "RBF Affine EmpiricalNTK Features InfiniteNTK Kernel Laplace Linear Matern32 "
     "Matern52 as_kernel",
     "learners": "SGD",

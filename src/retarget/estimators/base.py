@@ -2,6 +2,7 @@
 
 import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -38,22 +39,28 @@ class StreamEstimator(BaseEstimator):
         self, X: Any, y: Any, classes: Any = None, restart: bool = False, **others: Any
     ) -> Self:
         """Learns samples, as a new stream or as more of the present one."""
+
+        def learn(after: Self) -> None:
+            begins = restart or not after._has_begun
+            after._learn(*after._targets(X, y, classes, begins), begins, **others)
+
+        return self._change(learn)
+
+    def _change(self, change: Callable[[Self], None]) -> Self:
+        """Changes a copy, which then takes the place of this estimator."""
         turn: Lock = self.__dict__.setdefault("_turn", Lock())
         with turn.of_this_process:
             after = copy.copy(self)
-            begins = restart or not after._has_begun
-            after._learn(*after._targets(X, y, classes, begins), begins, **others)
+            change(after)
             self.__dict__ = after.__dict__  # one assignment: no thread sees half of the change
         return self
 
     @abstractmethod
-    def _targets(
-        self, X: Any, y: Any, classes: Any, restart: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _targets(self, X: Any, y: Any, classes: Any, restart: bool) -> tuple[Any, Any]:
         """Returns checked samples and their targets."""
 
     @abstractmethod
-    def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> None:
+    def _learn(self, X: Any, Y: Any, restart: bool) -> None:
         """Learns checked samples and targets, as a new stream or as more of the present one."""
 
     def _now(self) -> Self:

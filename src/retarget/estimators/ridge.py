@@ -1,16 +1,18 @@
 """Exact ridge regression and classification on streams, as scikit-learn estimators."""
 
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from retarget.errors import InvalidInputError
-from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
+from retarget.estimators.base import StreamRegressor
+from retarget.estimators.classes import Label, as_labels
+from retarget.estimators.ridge_base import RidgeEstimator
+from retarget.estimators.ridge_classifier import RidgeClassifier
 from retarget.kernels.feature_maps import DEFAULT_FEATURES
 from retarget.kernels.lookup import as_kernel, takes_width
 from retarget.streaming.ridge.learner import StreamingRidge
@@ -18,11 +20,10 @@ from retarget.streaming.ridge.learner import StreamingRidge
 DENSE_NUMBERS = 1 << 22  # of a sparse matrix that are made dense at a time
 
 
-class StreamingRidgeEstimator(StreamEstimator):
-    """Shared by the regressor and the classifier: parameters, the learner and the solution."""
+class StreamingRidgeEstimator(RidgeEstimator):
+    """Shared by the regressor and the classifier of arrays: the parameters, and what X may be."""
 
-    FITTED, SPARSE = "learner_", True
-    learner_: StreamingRidge
+    SPARSE = True
 
     def __init__(
         self,
@@ -41,77 +42,30 @@ class StreamingRidgeEstimator(StreamEstimator):
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns a stream from the beginning.
-
-        Args:
-            X: (n, d) samples; a sparse matrix is made dense a few rows at a time.
-            y: (n,) labels for a classifier; (n,) or (n, c) targets for a regressor.
-            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 is like
-                learning the sample twice.
-        """
-        return self._take(X, y, restart=True, sample_weight=sample_weight)
-
-    @property
-    def gamma_(self) -> float:
-        """The ridge in use: as given, or chosen by cross-validation."""
-        check_is_fitted(self, self.FITTED)
-        return self.learner_.gamma_
-
-    @property
-    def coef_(self) -> np.ndarray:
-        """Weights of the features, (c, m); (m,) for a regressor whose y had one axis."""
-        now = self._now()
-        check_is_fitted(now, self.FITTED)
-        weights: np.ndarray = now._arranged(now.learner_.solution().weights.mT.cpu().numpy())
-        return weights
-
-    @property
-    def intercept_(self) -> Any:
-        """Constants (c,); one number if a regressor's y had one axis or there is no intercept."""
-        now = self._now()
-        check_is_fitted(now, self.FITTED)
-        return now._arranged(now.learner_.solution().intercept.cpu().numpy())
-
-    def _outputs(self, X: Any) -> np.ndarray:
-        check_is_fitted(self, self.FITTED)
-        X, learner = self._checked(X, reset=False), self.learner_
-        return np.concatenate([learner.predict(_dense(X[rows])) for rows in _portions(X)])
-
-    @abstractmethod
-    def _arranged(self, values: np.ndarray) -> Any:
-        """Puts the learner's values (c, ...) in the order and form that the caller expects."""
-
-    def _learn(
-        self, X: np.ndarray, Y: np.ndarray, restart: bool, sample_weight: Any = None
-    ) -> None:
-        learner = self._new_learner() if restart else self.learner_.fork()
-        weights = None
-        if sample_weight is not None:
-            if not np.any(np.asarray(sample_weight)):
-                raise InvalidInputError(
-                    "sample_weight is zero for all samples; expected at least one above 0"
-                )
-            weights = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-            counts = weights > 0  # samples without weight are left out
-            X, Y, weights = X[counts], Y[counts], weights[counts]
-        # in scikit-learn a sample of weight 2 is two samples, in cross-validation as well
-        for rows in _portions(X):
-            some = None if weights is None else weights[rows]
-            learner.learn(_dense(X[rows]), Y[rows], some, repeats=True)
-        self.learner_ = learner
-
-    def _new_learner(self) -> StreamingRidge:
+    def _new_learner(self, **options: Any) -> StreamingRidge:
         seed, kernel, width = self.random_state, self.kernel, self.width
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         if width != "auto" and takes_width(kernel):
             kernel = as_kernel(kernel, width)
         return StreamingRidge(
-            kernel, self.gamma, self.features, intercept=self.fit_intercept, seed=int(seed)
+            kernel,
+            self.gamma,
+            self.features,
+            intercept=self.fit_intercept,
+            seed=int(seed),
+            **options,
         )
+
+    def _samples(self, X: Any) -> Any:
+        return self._checked(X, reset=False)
+
+    def _batches(self, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
+        sparse = issparse(X)
+        rows = max(1, DENSE_NUMBERS // X.shape[1]) if sparse else X.shape[0]
+        for start in range(0, X.shape[0], rows):
+            some = slice(start, start + rows)
+            yield some, X[some].toarray() if sparse else X[some]
 
 
 class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
@@ -170,9 +124,26 @@ class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
         """
         return self._take(X, y, sample_weight=sample_weight)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Returns predictions (m,) or (m, c) of the ridge solution on everything learned so far."""
-        return self._outputs(X)
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Returns predictions (m,) or (m, c) of the ridge solution on everything learned so far.
+
+        Args:
+            X: (m, d) samples.
+            return_std: Whether to return a pair: the predictions, and the standard deviation of
+                each, that of the Gaussian process of which ridge regression is the mean. It grows
+                with the distance from everything learned (`rt.StreamingRidge.predict`).
+        """
+        now = self._now()
+        check_is_fitted(now, now.FITTED)
+        batches = now._batches(now._samples(X))
+        learner = now.learner_
+        if not return_std:
+            return np.concatenate([learner.predict(samples) for _, samples in batches])
+        pairs = [learner.predict(samples, return_std=True) for _, samples in batches]
+        predictions, deviations = zip(*pairs, strict=True)
+        return np.concatenate(predictions), np.concatenate(deviations)
 
     def _arranged(self, values: np.ndarray) -> Any:
         if values.ndim == 1 and not self.learner_.intercept:
@@ -180,7 +151,7 @@ class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
         return values[0] if self.learner_.learned.flat else values
 
 
-class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
+class StreamingRidgeClassifier(RidgeClassifier, StreamingRidgeEstimator):
     """Ridge regression on one-hot targets; it predicts the class with the largest output.
 
     `partial_fit` is as good as `fit`, in any order and portions. A class may first appear in any
@@ -207,56 +178,46 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
         array(['hot', 'cold'], dtype='<U4')
     """
 
-    _labels: np.ndarray  # in the order of the learner's outputs
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learns more samples; the result is the same as one `fit` on all samples so far.
-
-        Args:
-            X: (n, d) samples.
-            y: (n,) labels.
-            classes: Labels that will appear. Optional: new labels are added when they appear.
-            sample_weight: As in `fit`.
-        """
-        return self._take(X, y, classes, sample_weight=sample_weight)
-
-    def _class_outputs(self, X: Any) -> np.ndarray:
-        return self._outputs(X)[:, np.argsort(self._labels)]
-
-    def _arranged(self, values: np.ndarray) -> np.ndarray:
-        arranged: np.ndarray = values[np.argsort(self._labels)]
-        return arranged
-
-    def _targets(
-        self, X: Any, y: Any, classes: Any, restart: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        X, y = self._with_labels(X, y, restart)
-        given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
-        labels = np.unique(given)
-        if not restart:
-            new = np.setdiff1d(_alike(given, self._labels), self._labels)
-            labels = np.concatenate([self._labels, new])
-            self.learner_ = self.learner_.widened(len(labels))
-        self._labels, self.classes_ = labels, np.sort(labels)
-        return X, (y[:, None] == labels[None, :]).astype(X.dtype)
-
-
-def _portions(X: Any) -> Iterator[slice]:
-    """Yields the rows of a sparse matrix to make dense at a time; all rows of an array."""
-    rows = max(1, DENSE_NUMBERS // X.shape[1]) if issparse(X) else len(X)
-    for start in range(0, X.shape[0], rows):
-        yield slice(start, start + rows)
-
-
-def _dense(X: Any) -> Any:
-    return X.toarray() if issparse(X) else X
-
-
-def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Returns the labels; raises if text and numbers are mixed, which NumPy would join."""
-    if (labels.dtype.kind in "biuf") != (known.dtype.kind in "biuf"):
-        raise InvalidInputError(
-            f"some labels have type {labels.dtype} ({labels[:3]}) and others {known.dtype} "
-            f"({known[:3]}); expected all labels to be text, or all to be numbers"
+    def __init__(
+        self,
+        kernel: Any = "linear",
+        gamma: float | Literal["auto"] = "auto",
+        *,
+        width: float | Literal["auto"] = "auto",
+        features: int = DEFAULT_FEATURES,
+        fit_intercept: bool = True,
+        calibration: int = 1024,
+        random_state: Any = 0,
+    ) -> None:
+        super().__init__(
+            kernel,
+            gamma,
+            width=width,
+            features=features,
+            fit_intercept=fit_intercept,
+            random_state=random_state,
         )
-    return labels
+        self.calibration = calibration
+
+    def _new_learner(self, **options: Any) -> StreamingRidge:
+        return super()._new_learner(calibration=self.calibration, **options)
+
+    def _labeled(self, X: Any, y: Any, restart: bool) -> tuple[Any, list[Label]]:
+        X, y = self._with_labels(X, y, restart)
+        return X, as_labels("y", y)
+
+    def _targets(self, X: Any, y: Any, classes: Any, restart: bool) -> tuple[Any, list[Label]]:
+        X, labels = super()._targets(X, y, classes, restart)
+        _require_alike(self._classes.labels)
+        return X, labels
+
+
+def _require_alike(labels: Sequence[Label]) -> None:
+    """Raises if text and numbers are mixed, which cannot be sorted and NumPy would join."""
+    texts = np.array([label for label in labels if isinstance(label, str)])
+    numbers = np.array([label for label in labels if not isinstance(label, str)])
+    if len(texts) and len(numbers):
+        raise InvalidInputError(
+            f"some labels have type {numbers.dtype} ({numbers[:3]}) and others {texts.dtype} "
+            f"({texts[:3]}); expected all labels to be text, or all to be numbers"
+        )

@@ -323,7 +323,7 @@ def test_scaled_and_wider_sums_are_those_of_scaled_weights_and_targets_of_zero(i
     features, targets, weights = made(c=3)
     targets[:9, 2] = 0
     sums = summed(features[:9], targets[:9, :2], weights[:9], intercept)
-    sums.widen(3)
+    sums.rearrange([0, 1, None])
     sums.scale(0.3)
     sums.add(*tensors(features[9:], targets[9:], weights[9:]))
     scaled = np.where(np.arange(len(weights)) < 9, 0.3, 1.0) * weights

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
@@ -18,9 +18,11 @@ from retarget.locks import Lock
 from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
 from retarget.state_files import explained, read_state, write_state
+from retarget.streaming.ridge.kept import KeptRows
 from retarget.streaming.ridge.moments import Moments, RidgeSolution
 from retarget.streaming.ridge.processes import Processes, sums_of_all
 from retarget.streaming.ridge.rows import Portion, RidgeState, SampleRows, sample_size
+from retarget.streaming.ridge.spread import LeftOut, Spread, left_out, noise_of, spread_of
 from retarget.streaming.ridge.views import View, Views
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
@@ -75,6 +77,9 @@ class StreamingRidge:
             kept. `"float32"` halves the memory; it costs digits in `forget`, and ridges below
             about $10^{-5}$ of the largest entry of the sum.
         seed: Seed of the random features.
+        calibration: Number of learned samples, at most, whose features and targets are kept, which
+            `left_out` needs. 0, the default, keeps none. They are a random sample of those learned;
+            a sample that is forgotten is deleted from them as well.
 
     Examples:
         It learns two portions in the wrong order, and forgets one sample again:
@@ -88,7 +93,10 @@ class StreamingRidge:
         array([5.])
     """
 
-    OPTIONS: ClassVar[tuple[str, ...]] = ("gamma", "features", "intercept", "precision", "seed")
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        *("gamma", "features", "intercept", "precision", "seed", "calibration"),
+    )
+    calibration = 0
 
     def __init__(
         self,
@@ -100,22 +108,38 @@ class StreamingRidge:
         views: Sequence[View] | None = None,
         precision: Precision = "float64",
         seed: int = 0,
+        calibration: int = 0,
     ) -> None:
         self.gamma: float | Literal["auto"] = as_ridge(gamma)
         self.features, self.seed = as_count("features", features), as_seed("seed", seed)
         self.intercept, self.precision, self._views = bool(intercept), precision, Views(views)
         if precision not in get_args(Precision):
             raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")
+        self.calibration = 0 if calibration == 0 else as_count("calibration", calibration)
+        if self.calibration and len(self._views) > 1:
+            raise InvalidInputError(
+                f"calibration is {calibration} with {len(self._views)} views; expected 0, or the "
+                "sample alone: leaving out one row of several does not leave out the sample"
+            )
         self._map = feature_map(kernel, self.features, self.seed)
         self._rows = SampleRows(self._map, self._views)
         self._turn = Lock()
-        self._become(RidgeState())
+        self._become(self._nothing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: not the factor, which is as large as the sums and follows from them."""
+        return vars(self) | {"_spread": None}
+
+    @property
+    def _nothing(self) -> RidgeState:
+        return RidgeState(kept=KeptRows(self.calibration))
 
     def _become(self, learned: RidgeState) -> None:
         """Adopts a change by one assignment."""
         self.learned = learned
         # what the newest solution was computed from, and the solution
         self._solution: tuple[RidgeState, RidgeSolution] | None = None
+        self._spread: tuple[RidgeState, Spread] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(gamma={self.gamma!r}, samples={self.samples:,})"
@@ -136,6 +160,20 @@ class StreamingRidge:
         """The ridge in use: as given, or chosen by cross-validation."""
         return self.solution().gamma
 
+    @property
+    @in_plain_torch
+    def noise_(self) -> Any:
+        r"""Variance of the targets about the function, one number for each, (c,).
+
+        It is $(\sum y^2 - \sum B \circ W) / N$, for which the targets are most likely if the
+        function is a Gaussian process; see `predict`.
+        """
+        learned = self.learned
+        solution = self._solved(learned)
+        assert learned.moments is not None  # as it was solved
+        noise = noise_of(learned.moments, solution)
+        return float(noise[0]) if learned.flat else noise.cpu().numpy()
+
     @in_plain_torch
     def solution(self) -> RidgeSolution:
         """Returns the weights (m, c) of the features, the intercept (c,) and the ridge."""
@@ -143,30 +181,42 @@ class StreamingRidge:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sums, which do not grow with the length of the stream."""
+        """Bytes of the sums and the kept rows, which are bounded however long the stream is."""
         moments = self.learned.moments
-        return 0 if moments is None else moments.nbytes
+        return 0 if moments is None else moments.nbytes + self.learned.kept.nbytes
 
     def empty(self) -> Self:
         """Returns a learner with the same features and options that has learned nothing.
 
         Use it for a part of the stream, for example in another process: `merge` joins the parts.
         """
-        return self.with_learned(RidgeState())
+        return self.with_learned(self._nothing)
 
     def fork(self) -> Self:
         """Returns an independent copy that continues from here; it copies no sums."""
         return self.with_learned(self.learned)
 
-    @in_plain_torch
     def widened(self, outputs: int) -> Self:
         """Returns a fork with this many outputs: the new ones had target 0 for all samples."""
+        known = range(self.learned.outputs)
+        return self.rearranged([*known, *[None] * (outputs - len(known))])
+
+    @in_plain_torch
+    def rearranged(self, columns: Sequence[int | None]) -> Self:
+        """Returns a fork with other outputs: some of the present ones, in any order, and new ones.
+
+        Args:
+            columns: For each output, which of the present ones it is; None for a new one, whose
+                target was 0 for all samples. With an output that is left out go the kept samples
+                that had another target than 0 there.
+        """
         learned = self.learned
         if learned.moments is None:
             return self.fork()
         moments = learned.moments.copy()
-        moments.widen(outputs)
-        return self.with_learned(learned._replace(moments=moments))
+        moments.rearrange(columns)
+        kept = learned.kept.rearranged(columns)
+        return self.with_learned(learned._replace(moments=moments, kept=kept))
 
     def with_learned(self, learned: RidgeState) -> Self:
         """Returns a learner with the same features and options that has learned just this."""
@@ -191,8 +241,10 @@ class StreamingRidge:
         targets, before = as_targets("Y", Y), self.learned
         moments = None if before.moments is None else before.moments.copy()
         network_outputs = before.network_outputs
+        kept = before.kept
         for portion in self._rows.learned(X, targets, weights, before):
             moments = self._no_sums_for(portion) if moments is None else moments
+            kept = kept.plus(*portion[:3], repeats=repeats, before=moments.count)
             moments.add(portion.features, portion.targets, portion.weights)
             network_outputs = portion.network_outputs
         if moments is not None and len(targets):
@@ -200,12 +252,10 @@ class StreamingRidge:
                 moments.squared_weight = moments.weight
             flat = np.ndim(Y) == 1 if before.moments is None else before.flat
             dtype = torch.promote_types(before.dtype or targets.dtype, targets.dtype)
-            self._become(RidgeState(moments, flat, dtype, sample_size(X), network_outputs))
+            self._become(RidgeState(moments, flat, dtype, sample_size(X), network_outputs, kept))
         return self
 
-    @in_turn
-    @in_plain_torch
-    def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
+    def forget(self, X: Any, Y: Any, weights: Any = None, *, repeats: bool = False) -> Self:
         """Forgets samples, as if they had never been learned, up to rounding of the largest sums.
 
         What is left has the rounding errors of the sums before. If they show in the solution, the
@@ -215,20 +265,41 @@ class StreamingRidge:
             X: (n, ...) samples that were learned.
             Y: The targets that they were learned with.
             weights: Their present weights, if `weights` were given or `discount` was called since.
+            repeats: As they were learned.
 
         Raises:
             InvalidInputError: The samples cannot have been learned (the sums do not reveal every
                 such mistake), or no sample would be left.
         """
+        return self.forget_batches([(X, Y, weights)], repeats=repeats)
+
+    @in_turn
+    @in_plain_torch
+    def forget_batches(
+        self, batches: Iterable[tuple[Any, Any, Any]], *, repeats: bool = False
+    ) -> Self:
+        """Forgets samples that do not fit into one array, such as texts of several lengths.
+
+        Args:
+            batches: Samples, targets and weights (None for 1), as `forget` takes them. All of them
+                are forgotten, or none if that fails.
+            repeats: As they were learned.
+        """
         before = self.learned
         if before.moments is None:
             raise InvalidInputError("nothing has been learned yet; call learn(X, Y) before forget")
         sums = None
-        for portion in self._rows.learned(X, as_targets("Y", Y), weights, before):
-            sums = self._no_sums_for(portion) if sums is None else sums
-            sums.add(portion.features, portion.targets, portion.weights)
+        kept = before.kept
+        for X, Y, weights in batches:
+            for portion in self._rows.learned(X, as_targets("Y", Y), weights, before):
+                sums = self._no_sums_for(portion) if sums is None else sums
+                sums.add(portion.features, portion.targets, portion.weights)
+                kept = kept.without(portion.features, portion.targets)
         if sums is not None:
-            self._become(before._replace(moments=before.moments.without(sums)))
+            if repeats:
+                sums.squared_weight = sums.weight
+            moments = before.moments.without(sums, repeats)
+            self._become(before._replace(moments=moments, kept=kept))
         return self
 
     @in_turn
@@ -266,7 +337,8 @@ class StreamingRidge:
             moments = one.moments.copy()
             moments.join(two.moments)
             dtype = torch.promote_types(one.dtype or torch.float64, two.dtype or torch.float64)
-            self._become(one._replace(moments=moments, dtype=dtype))
+            kept = one.kept.joined(two.kept)
+            self._become(one._replace(moments=moments, dtype=dtype, kept=kept))
         return self
 
     @in_turn
@@ -285,6 +357,11 @@ class StreamingRidge:
                 for all. Each of them must call this.
         """
         processes = Processes(group)
+        if self.calibration:
+            raise InvalidInputError(
+                f"calibration is {self.calibration}, and all_merge adds up sums, not kept rows; "
+                "expected calibration=0, or join the learners of several processes with merge"
+            )
         learned = self.learned
         if not self._map.any_inputs:  # then samples may differ in size
             learned = learned._replace(inputs=None)
@@ -312,7 +389,7 @@ class StreamingRidge:
         if before.moments is not None and number < 1:
             moments = before.moments.copy()
             moments.scale(number)
-            self._become(before._replace(moments=moments))
+            self._become(before._replace(moments=moments, kept=before.kept.scaled(number)))
         return self
 
     @in_plain_torch
@@ -327,27 +404,77 @@ class StreamingRidge:
         return Prepared(library_of(take(X, slice(0, 0))), parts)
 
     @in_plain_torch
-    def predict(self, X: Any) -> Any:
-        """Returns predictions, in the library of X and with the axes of Y.
+    def predict(self, X: Any, *, return_std: bool = False) -> Any:
+        r"""Returns predictions, in the library of X and with the axes of Y.
 
         Args:
             X: (n, ...) samples, or the result of `prepare`.
+            return_std: Whether to return a pair: predictions, and how uncertain each is, as a
+                standard deviation of the same shape. It is that of a Gaussian process of which
+                ridge regression is the mean,
+
+                $$\operatorname{std}^2 = \sigma^2\, \phi^\top (C + \gamma I)^{-1} \phi,$$
+
+                the same as scikit-learn's `GaussianProcessRegressor` with the kernel
+                $\frac{\sigma^2}{\gamma} \phi^\top \phi'$ and `alpha`$= \sigma^2$, the noise
+                (`noise_`). It grows with the distance from everything learned. A new target
+                scatters about the prediction with the variance $\operatorname{std}^2 + \sigma^2$.
+                Each sample costs $m^2$ multiplications, and the first one after a change $m^3/3$.
+
+        Raises:
+            InvalidInputError: Nothing has been learned yet; for `return_std`, fewer than 2 samples.
         """
         learned = self.learned
-        weights, intercept, _ = self._solved(learned)
+        weights, intercept, _ = solution = self._solved(learned)
         if isinstance(X, Prepared):
             like, parts = X.like, iter(X.parts)
             _require_fitting(X.parts, weights)
         else:
             like, parts = library_of(X), self._rows.means(X, learned)
-        predicted = [
-            start.to(weights) + features.to(weights) @ weights + intercept
-            for features, start in parts
-        ]
-        result = torch.cat([weights.new_empty(0, learned.outputs), *predicted])
+        predicted = [weights.new_empty(0, learned.outputs)]
+        deviations = [weights.new_empty(0, learned.outputs)]
+        if return_std:
+            assert learned.moments is not None  # as it was solved
+            noise = noise_of(learned.moments, solution) * len(self._views)
+            spread = self._spread_of(learned)
+        for features, start in parts:
+            predicted.append(start.to(weights) + features.to(weights) @ weights + intercept)
+            if return_std:
+                deviations.append((spread.of(features)[:, None] * noise).sqrt())
+        if not return_std:
+            return self._given(predicted, like, learned)
+        return self._given(predicted, like, learned), self._given(deviations, like, learned)
+
+    def _given(self, parts: Iterable[Tensor], like: Any, learned: RidgeState) -> Any:
+        """Returns values (n, c) in the caller's library, with the axes of Y."""
+        result = torch.cat(list(parts))
         if isinstance(like, Tensor):
             result = result.to(like.device)
         return give_back(result[:, 0] if learned.flat else result, like, learned.dtype)
+
+    @in_plain_torch
+    def spread(self, X: Any) -> Tensor:
+        r"""Returns $\phi^\top (C + \gamma I)^{-1} \phi$ (n,): large far from what was learned."""
+        learned = self.learned
+        spread = self._spread_of(learned)
+        parts = iter(X.parts) if isinstance(X, Prepared) else self._rows.means(X, learned)
+        empty = spread.mean.new_empty(0)
+        return torch.cat([empty, *(spread.of(features) for features, _ in parts)])
+
+    @in_plain_torch
+    def left_out(self) -> LeftOut:
+        """Returns predictions of the samples that are kept, each without having learned it.
+
+        They are those of a learner with the same ridge that has learned all other samples. Needs
+        `calibration` above 0.
+
+        Raises:
+            InvalidInputError: No sample is kept, or fewer than 2 were learned.
+        """
+        learned = self.learned
+        solution = self._solved(learned)
+        assert learned.moments is not None  # as it was solved
+        return left_out(learned.kept, learned.moments, solution, self._spread_of(learned))
 
     def save(self, path: str | Path) -> None:
         """Saves the sums to one file; an older file is replaced only when the new one is complete.
@@ -359,7 +486,7 @@ class StreamingRidge:
     @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and the sums by name."""
-        moments, flat, dtype, inputs, network_outputs = self.learned
+        moments, flat, dtype, inputs, network_outputs, kept = self.learned
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "kernel": self._map.description,
@@ -373,7 +500,8 @@ class StreamingRidge:
         if moments is None:
             return values, {}
         numbers, sums = moments.to_state()
-        return values | numbers, sums
+        kept_values, rows = kept.to_state(moments.outputs)
+        return values | numbers | kept_values, sums | rows
 
     @classmethod
     @in_plain_torch
@@ -418,14 +546,17 @@ class StreamingRidge:
             raise InvalidInputError(f"it was saved with the kernel {saved}, not {found}")
         if values["dtype"] is None:
             return loaded
+        moments = Moments.from_state(
+            values, tensors, loaded.intercept, len(loaded._views), loaded._dtype
+        )
+        sizes = moments.features, moments.outputs
         learned = RidgeState(
-            Moments.from_state(
-                values, tensors, loaded.intercept, len(loaded._views), loaded._dtype
-            ),
+            moments,
             bool(values["flat"]),
             getattr(torch, values["dtype"]),
             None if values["inputs"] is None else int(values["inputs"]),
             None if values["network_outputs"] is None else int(values["network_outputs"]),
+            KeptRows.from_state(values, tensors, loaded.calibration, *sizes),
         )
         if learned.dtype not in FLOATS:
             raise InvalidInputError(f"dtype is {learned.dtype}")
@@ -461,6 +592,16 @@ class StreamingRidge:
         self._solution = learned, solution
         return solution
 
+    def _spread_of(self, learned: RidgeState) -> Spread:
+        known = self._spread
+        if known is not None and known[0] is learned:
+            return known[1]
+        solution = self._solved(learned)
+        assert learned.moments is not None  # as it was solved
+        spread = spread_of(learned.moments, solution)
+        self._spread = learned, spread
+        return spread
+
     def _kind(self, learned: RidgeState, sized: bool) -> dict[str, Any]:
         """Returns what must agree to merge two learners; sizes only if both have learned."""
         kind: dict[str, Any] = {
@@ -468,6 +609,7 @@ class StreamingRidge:
             "views": self._views.names,
             "intercept": self.intercept,
             "precision": self.precision,
+            "calibration": self.calibration,
         }
         if sized and learned.moments is not None:
             kind |= {"features": learned.moments.features, "outputs": learned.outputs}

@@ -17,11 +17,11 @@ features far from the origin cost no digits. Without one the means are held at z
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from retarget.errors import (
     InvalidInputError,
@@ -30,6 +30,7 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.state_files import require_shape
+from retarget.streaming.ridge.kept import rearranged
 from retarget.streaming.ridge.search import (
     BETTER_SCORE,
     LEAST_ERROR,
@@ -50,6 +51,9 @@ LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding do
 LEAST_PIVOT = {torch.float64: 1e-13, torch.float32: 3e-6}
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
+# How far features of the same sample may be apart that were computed twice, in units of rounding of
+# their type: beside other samples, or more padding, a network adds numbers in another order.
+FEATURE_ROUNDING = 256
 # The same for a mean, in units of rounding of the mean itself.
 MEAN_ROUNDING = 64 * torch.finfo(torch.float64).eps
 # Products of two numbers and a weight within these bounds can be added up without overflow.
@@ -100,6 +104,8 @@ class Moments:
         peak_scatter: The largest diagonal entry of a C from which something was subtracted,
             `peak_power` the largest s, and `peak_weight` the largest weight: their rounding stays.
             0 if nothing was.
+        feature_rounding: How far the features that were added may be from those of the same
+            samples, computed again, relative to their length.
         mean: (m,) mean of the features, and `target_mean` (c,) of the targets; 0 without intercept.
         cross: (m, c) B.
         power: (c,) s.
@@ -122,6 +128,7 @@ class Moments:
         self.intercept, self.views, self.precision = intercept, views, precision
         self.count, self.weight, self.squared_weight = 0, 0.0, 0.0
         self.peak_scatter = self.peak_power = self.peak_weight = 0.0
+        self.feature_rounding = 0.0
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.cross, self.power = zeros(features, outputs), zeros(outputs)
         self.triangle = Triangle.of_zeros(self.mean, precision)
@@ -158,6 +165,8 @@ class Moments:
             return
         phi, y = features.to(self.mean), targets.to(self.mean)
         w = phi.new_ones(len(phi)) if weights is None else weights.to(phi)
+        rounding = FEATURE_ROUNDING * torch.finfo(features.dtype).eps
+        self.feature_rounding = max(self.feature_rounding, rounding)
         mean, target_mean = self.mean, self.target_mean
         total = float(w.sum())
         if self.intercept:
@@ -187,8 +196,11 @@ class Moments:
         self._shift(other.mean, other.target_mean, other.weight)
         self._add_sums(other, 1.0)
 
-    def without(self, other: "Moments") -> "Moments":
-        """Returns the sums of the samples that remain after forgetting those of `other`."""
+    def without(self, other: "Moments", repeats: bool = False) -> "Moments":
+        """Returns the sums of the samples that remain after forgetting those of `other`.
+
+        With `repeats` all weights are numbers of samples, and their squares were not added up.
+        """
         left = self.copy()
         left._add_sums(other, -1.0)
         if left.count <= 0 or left.weight <= ROUNDING * self.weight:
@@ -205,10 +217,11 @@ class Moments:
         if self.intercept:
             gap, target_gap = mean - left.mean, target_mean - left.target_mean
             left.add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
-        least = left.weight**2 / left.count  # of a sum of squared weights
+        # of a sum of squared weights
+        least = left.weight if repeats else left.weight**2 / left.count
         impossible = left.squared_weight <= (1 - ROUNDING) * least - ROUNDING * self.squared_weight
         left.squared_weight = max(left.squared_weight, least)
-        if impossible or not left._are_possible():
+        if impossible or not left._are_possible(*other._drift()):
             raise InvalidInputError(
                 "samples are to be forgotten that were not learned; pass X and Y (and the weights "
                 "that they have by now) exactly as they were learned"
@@ -231,11 +244,10 @@ class Moments:
         self.cross, self.power = self.cross * factor, self.power * factor
         self.shared = self.shared * factor
 
-    def widen(self, outputs: int) -> None:
-        """Appends outputs whose target was 0 for every sample so far."""
-        more = (0, outputs - self.outputs)
+    def rearrange(self, columns: Sequence[int | None]) -> None:
+        """Makes output j that of columns[j]; of a new one, where it is None, the target was 0."""
         for name in ("target_mean", "power", "cross"):
-            setattr(self, name, pad(getattr(self, name), more))
+            setattr(self, name, rearranged(getattr(self, name), columns))
 
     def copy(self) -> "Moments":
         """Returns an independent copy, at no cost."""
@@ -306,33 +318,23 @@ class Moments:
                 samples the scores are estimates, whose errors are alike for all ridges: they
                 hardly change the choice.
         """
-        rows, few = self.count * self.views, None
-        if are_few(rows, self.features) and not self.peak_scatter:
-            few = low_rank_eigen(self.scatter, rows)
+        few = self._few()
         weights = None
         if gamma == "auto":
             gamma, weights = self._chosen(few)
-        if few is not None and gamma > LEAST_PIVOT[self.precision] * (self._largest() + gamma):
+        if few is not None and self._is_enough(gamma):
             weights = few.solve(self.cross, gamma)
         if weights is not None:
             return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
-        factor = self._factor(gamma)
-        if factor is None:
-            most = self._largest()
-            least = self._least_ridge(max(most, self.peak_scatter, 1e-300))
-            size = math.sqrt(most / self.weight)
-            large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
-            large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
-            raise NotPositiveDefiniteError(
-                f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
-                f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
-                f"more{large}",
-                deficit=0.0,
-                jitter=1e3 * least,
-            )
+        factor = self._known_factor(gamma)
         weights = torch.cholesky_solve(self.cross, factor)
         self._warn_of_rounding(factor, weights)
         return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
+
+    def inverse(self, gamma: float) -> Tensor | Eigen:
+        """Returns what solves with C + gamma I: its Cholesky factor, or eigenvectors of C."""
+        few = self._few()
+        return few if few is not None and self._is_enough(gamma) else self._known_factor(gamma)
 
     def ridge_problem(self) -> RidgeProblem:
         """Returns what the choice of a ridge depends on."""
@@ -362,6 +364,35 @@ class Moments:
         self._warn_of_choice(best, *search)
         # what was forgotten asks for the factor, which tells how many digits are left
         return best.gamma, None if self.peak_scatter else best.weights
+
+    def _few(self) -> Eigen | None:
+        """The eigenvectors of C if it is a sum over few rows."""
+        rows = self.count * self.views
+        if self.peak_scatter or not are_few(rows, self.features):
+            return None
+        return low_rank_eigen(self.scatter, rows)
+
+    def _is_enough(self, gamma: float) -> bool:
+        """Whether this ridge is above the rounding of C."""
+        return gamma > LEAST_PIVOT[self.precision] * (self._largest() + gamma)
+
+    def _known_factor(self, gamma: float) -> Tensor:
+        """The Cholesky factor of C + gamma I, or an error that says which ridge would do."""
+        factor = self._factor(gamma)
+        if factor is not None:
+            return factor
+        most = self._largest()
+        least = self._least_ridge(max(most, self.peak_scatter, 1e-300))
+        size = math.sqrt(most / self.weight)
+        large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
+        large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
+        raise NotPositiveDefiniteError(
+            f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
+            f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
+            f"more{large}",
+            deficit=0.0,
+            jitter=1e3 * least,
+        )
 
     def _factor(self, gamma: float) -> Tensor | None:
         """The Cholesky factor of C + gamma I; None if that is not positive definite."""
@@ -437,12 +468,25 @@ class Moments:
                 f"the sums have {left} correct digits, too few to choose gamma; give it"
             )
 
-    def _are_possible(self) -> bool:
-        """Whether samples can have these sums: C completed by y is positive semi-definite."""
+    def _drift(self) -> tuple[float, Tensor]:
+        """How far C, and the columns of B (c,), may be from those of features computed again."""
+        size = float(self.triangle.diagonal().sum()) + self.weight * float(self.mean.square().sum())
+        power = self.power + self.weight * self.target_mean.square()
+        products = (size * power).clamp(min=0).sqrt()
+        return 2 * self.feature_rounding * size, self.feature_rounding * products
+
+    def _are_possible(self, drift: float = 0.0, target_drift: Tensor | float = 0.0) -> bool:
+        """Whether samples can have these sums: C completed by y is positive semi-definite.
+
+        Args:
+            drift: How far C may be from the sums of any samples.
+            target_drift: The same for the columns of B (c,).
+        """
         largest = max(self._largest(), self.peak_scatter)
         off, target_off = float(self._off(self.mean).max()), self._off(self.target_mean)
         slack = ROUNDING * COARSER[self.precision] * largest + off * (off + 2 * math.sqrt(largest))
         power = self.power.clamp(min=self.peak_power)
+        slack += drift
         off_power = target_off * (target_off + 2 * power.sqrt())
         if bool((self.power < -ROUNDING * power - off_power).any()):
             return False
@@ -454,10 +498,10 @@ class Moments:
         weights = torch.cholesky_solve(self.cross, factor)
         explained = (self.cross * weights).sum(0)
         # what rounding of C may change it by
-        noise = ROUNDING * power + off_power + 1e-3 * slack * weights.square().sum(0)
+        noise = ROUNDING * power + off_power + (1e-3 * slack + drift) * weights.square().sum(0)
         # and of the means, which are in every product of B
         products = target_off * math.sqrt(largest) + off * power.sqrt()
-        noise += 2 * products * weights.norm(dim=0)
+        noise += 2 * (products + target_drift) * weights.norm(dim=0)
         return bool((explained <= self.power + noise).all())
 
     def _off(self, mean: Tensor) -> Tensor:

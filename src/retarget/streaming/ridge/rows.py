@@ -13,6 +13,7 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import FeatureMap
 from retarget.samples import as_samples, count, leaves, take
 from retarget.streaming.intake import require_unchanged
+from retarget.streaming.ridge.kept import KeptRows
 from retarget.streaming.ridge.moments import LARGEST_NUMBER, Moments
 from retarget.streaming.ridge.views import Views
 
@@ -42,6 +43,7 @@ class RidgeState(NamedTuple):
     inputs: int | None = None  # numbers in a sample
     # of the network whose tangents are learned: their random combinations depend on it
     network_outputs: int | None = None
+    kept: KeptRows = KeptRows(0)
 
     @property
     def outputs(self) -> int:
