@@ -12,7 +12,7 @@ from retarget.lab.data.banking77 import HEADER
 def made_sentences(intents, per_intent, first=0):
     """Sentences whose words tell the intent, some of them quoted in CSV."""
     return [
-        (f"word{intent} number {first + i}, a, comma", f"intent {intent}")
+        (f"{chr(97 + intent) * 15} number {first + i}, a, comma", f"intent {intent}")
         for intent in range(intents)
         for i in range(per_intent)
     ]

@@ -325,9 +325,9 @@ class Experiment(BaseModel):
 @cache
 def families() -> dict[str, Family]:
     """Returns all kinds of experiments, by the names that TOML files use."""
-    from retarget.lab.figures import digits, intents, mnist, networks, toy
+    from retarget.lab.figures import digits, intent_tuning, intents, mnist, networks, toy
 
-    known = [digits, intents, mnist, networks, toy]
+    known = [digits, intents, intent_tuning, mnist, networks, toy]
     return {name: family for module in known for name, family in module.FAMILIES.items()}
 
 

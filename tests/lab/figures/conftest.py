@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from retarget.lab.data import backbones
+from retarget.lab.data import backbones, minilm
 from retarget.lab.data import core50 as frames
 from retarget.lab.figures import core50, intents
+from support.made_bert import MadeBert, made_tokens
 from support.made_cifar10 import write_images
 from support.made_core50 import made_frames, picture, write_made_core50, zipped
 from support.made_mnist import idx
@@ -39,12 +40,14 @@ def own_folders(made_data, tmp_path, monkeypatch):
         core50._data,
         frames._frames_checksum,
         backbones._network_checksum,
-        intents._data,
+        intents.intent_data,
         intents._gram,
     ):
         function.cache_clear()
     # the network's weights are a package that need not be installed
     monkeypatch.setattr(intents, "embeddings", lambda texts: made_features(texts, 12))
+    monkeypatch.setattr(minilm, "load_minilm", lambda: minilm.SentenceEncoder(MadeBert()).eval())
+    monkeypatch.setattr(minilm, "as_tokens", made_tokens)
     monkeypatch.setattr(
         intents, "tangents", lambda texts, features, combinations: made_features(texts, features)
     )

@@ -29,7 +29,7 @@ def stream(n=40, width=5, classes=6, seed=0):
 
 
 def config(**parameters):
-    given = {"data": "clinc150", "method": "both", "step": 2, "features": 32, "seed": 3}
+    given = {"data": "clinc150", "learner": "both", "step": 2, "features": 32, "seed": 3}
     return intents.Intents(**(given | parameters))
 
 
@@ -63,18 +63,18 @@ def test_means_and_slda_are_those_of_scikit_learn():
 
 
 def test_sgd_knows_the_last_intent_best():
-    table = intents.run(config(method="SGD", data="banking77"))
-    ridge = intents.run(config(method="ridge", data="banking77"))
+    table = intents.run(config(learner="SGD", data="banking77"))
+    ridge = intents.run(config(learner="ridge", data="banking77"))
     assert table["intents"].to_list() == [2, 4, 6]
     assert ridge["accuracy"][-1] > table["accuracy"][-1] + 0.2
 
 
-@pytest.mark.parametrize("method", ["ridge", "random features", "tangents"])
-def test_forgetting_an_intent_is_never_having_learned_it(method):
-    table = intents.run(config(part="forgetting", method=method))
+@pytest.mark.parametrize("learner", ["ridge", "random features", "tangents"])
+def test_forgetting_an_intent_is_never_having_learned_it(learner):
+    table = intents.run(config(part="forgetting", learner=learner))
     assert table["difference"][0] < 1e-8
     assert table["forgotten"][0] == 10
-    with pytest.raises(rt.errors.InvalidInputError, match="method is 'both'; expected ridge"):
+    with pytest.raises(rt.errors.InvalidInputError, match="learner is 'both'; expected ridge"):
         intents.run(config(part="forgetting"))
 
 
@@ -84,11 +84,11 @@ def test_the_end_does_not_depend_on_the_order():
 
 
 def test_sentences_out_of_scope_are_told_apart():
-    table = intents.run(config(method="random features", features=256))
+    table = intents.run(config(learner="random features", features=256))
     assert table["auroc"][-1] > 0.9
     assert table["auroc_std"][-1] > 0.9
     assert table["auroc"].null_count() == len(table) - 1
-    assert "auroc" in intents.run(config(method="SLDA")).drop_nulls("auroc").columns
+    assert "auroc" in intents.run(config(learner="SLDA")).drop_nulls("auroc").columns
 
 
 def test_folds_have_a_fifth_of_every_intent():
@@ -114,7 +114,7 @@ def test_what_is_kept_is_what_the_learner_keeps():
 def test_the_small_version_says_how_small_it_is():
     small = load_experiment("fig8").small()
     assert all(run.per_intent <= 100 for run in small.runs())
-    runs = [run for run in small.runs() if run.method == "SLDA"]
+    runs = [run for run in small.runs() if run.learner == "SLDA"]
     tables = [intents.run(run).with_columns(seed=run.seed) for run in runs[:1] + runs[2:3]]
     figure = intents.draw(pl.concat(tables))
     titles = [axes.get_title("left") for axes in figure.axes]

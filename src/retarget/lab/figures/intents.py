@@ -47,7 +47,7 @@ FOLDS = 5
 # What is known of a run; a number that was not asked for is null.
 COLUMNS = {
     "data": pl.String,
-    "method": pl.String,
+    "learner": pl.String,
     "test": pl.String,
     "sentences": pl.Int64,
     "bytes": pl.Int64,
@@ -70,7 +70,7 @@ class Intents(Config):
 
     Attributes:
         part: What is asked: accuracy along the stream, or what forgetting an intent takes.
-        method: Ridge regression on the embeddings, on random ReLU features of them, on tangents, on
+        learner: Ridge regression on the embeddings, on random ReLU features of them, on tangents, on
             both (the mean of two predictions, or one ridge); or a baseline on the embeddings.
         step: Intents between two points of the curve.
         features: Random features, and tangents.
@@ -83,7 +83,7 @@ class Intents(Config):
 
     data: Source
     part: Literal["curve", "forgetting"] = "curve"
-    method: Literal[
+    learner: Literal[
         "ridge", "random features", "tangents", "both", "one ridge on both",
         "class means", "SLDA", "SGD", "logistic",
     ]  # fmt: skip
@@ -96,7 +96,7 @@ class Intents(Config):
     combinations: Count = 1
 
 
-def intent_checksums(data: Source) -> dict[str, str]:
+def intent_checksums(data: Source) -> Mapping[str, str]:
     """Returns the checksums of the sentences and of the network's weights."""
     return {"MiniLM": WEIGHTS_CHECKSUM, **data_set_checksums(find_data_set(data))}
 
@@ -138,6 +138,12 @@ class IntentData:
             self.asked = np.flatnonzero(places == fold)
             self.outside = self.outside[:0]
 
+    def labels(self, seed: int) -> np.ndarray:
+        """The place of each sentence's intent in the order that the seed draws."""
+        order = np.random.default_rng(seed).permutation(len(self.names))
+        place = {self.names[intent]: position for position, intent in enumerate(order)}
+        return np.array([place[name] for name in self.intents])
+
     @property
     def text_bytes(self) -> int:
         """The size of the learned sentences."""
@@ -151,6 +157,11 @@ class IntentData:
         found = [embeddings(texts) for texts in self.parts if texts]
         embedded = torch.from_numpy(np.concatenate(found))
         return random_relu(embedded, features) if kind == "random features" else embedded
+
+
+def stops(last: int, step: int) -> tuple[int, ...]:
+    """After how many intents the queries are asked: every few, and at the end."""
+    return (*range(step, last, step), last)
 
 
 def _first(sentences: Sentences, names: Sequence[str], per_intent: int | None) -> Sentences:
@@ -174,7 +185,7 @@ def _folds(intents: Sequence[str]) -> np.ndarray:
     return places
 
 
-_data = lru_cache(maxsize=4)(IntentData)
+intent_data = lru_cache(maxsize=4)(IntentData)
 
 
 def run(config: Intents) -> pl.DataFrame:
@@ -185,26 +196,26 @@ def run(config: Intents) -> pl.DataFrame:
     deviation). Of forgetting: sentences, difference (to never having learned them, relative to the
     largest score), seconds (of forgetting and solving) and seconds_again (of learning all others).
     """
-    data = _data(config.data, config.intents, config.per_intent, config.fold)
+    data = intent_data(config.data, config.intents, config.per_intent, config.fold)
     stream, truth, rows = _stream(config, data)
     if config.part == "forgetting":
-        if config.method not in KINDS:
+        if config.learner not in KINDS:
             raise InvalidInputError(
-                f"method is {config.method!r}; expected {', '.join(KINDS)} with part = 'forgetting'"
+                f"learner is {config.learner!r}; expected {', '.join(KINDS)} with part = 'forgetting'"
             )
         return _forgetting(config, data, stream, rows)
     variance = None
-    if config.method in RIDGES:
+    if config.learner in RIDGES:
         scores, variance = _ridge_scores(config, stream, rows)
     else:
-        scores = BASELINES[config.method](stream, config.seed)
+        scores = BASELINES[config.learner](stream, config.seed)
     width = stream.features.shape[1]
     known: dict[str, Any] = {
         "data": config.data,
-        "method": config.method,
+        "learner": config.learner,
         "test": "official" if config.fold is None else "folds",
         "sentences": len(rows),
-        "bytes": kept_bytes(config.method, config.features, width, stream, data.text_bytes),
+        "bytes": kept_bytes(config.learner, config.features, width, stream, data.text_bytes),
     }
     points: list[dict[str, Any]] = []
     for stop, each in zip(stream.stops, scores, strict=True):
@@ -224,19 +235,17 @@ def run(config: Intents) -> pl.DataFrame:
 
 def _stream(config: Intents, data: IntentData) -> tuple[IntentStream, Tensor, np.ndarray]:
     """The stream in the seed's order, the places of the asked intents, and the learned rows."""
-    order = np.random.default_rng(config.seed).permutation(len(data.names))
-    place = {data.names[intent]: position for position, intent in enumerate(order)}
-    labels = np.array([place[name] for name in data.intents])
+    labels = data.labels(config.seed)
     rows = data.learned[np.argsort(labels[data.learned], kind="stable")]
-    counts = np.bincount(labels[rows], minlength=len(place))
+    last = len(data.names)
+    counts = np.bincount(labels[rows], minlength=last)
     embedded = data.rows("embeddings", 0, 0)
-    last = len(place)
     stream = IntentStream(
         features=embedded[rows],
         labels=torch.from_numpy(labels[rows]),
         queries=embedded[np.concatenate([data.asked, data.outside])],
         ends=tuple(counts.cumsum().tolist()),
-        stops=tuple(sorted({*range(config.step, last, config.step), last})),
+        stops=stops(last, config.step),
     )
     return stream, torch.from_numpy(labels[data.asked]), rows
 
@@ -245,13 +254,13 @@ def _ridge_scores(
     config: Intents, stream: IntentStream, rows: np.ndarray
 ) -> tuple[list[Tensor], Tensor]:
     """Scores at each stop and the last variances; the mean of two learners for "both"."""
-    kinds = ["tangents", "random features"] if "both" in config.method else [config.method]
+    kinds = ["tangents", "random features"] if "both" in config.learner else [config.learner]
     chosen = config.data, config.intents, config.per_intent
     sizes = config.features, config.combinations
     grams = [_gram(*chosen, kind, *sizes) for kind in kinds]
-    if config.method == "one ridge on both":
+    if config.learner == "one ridge on both":
         grams = [(grams[0] + grams[1]) / 2]
-    data = _data(*chosen, config.fold)
+    data = intent_data(*chosen, config.fold)
     asked = np.concatenate([data.asked, data.outside])
     learned = []
     for gram in grams:
@@ -273,7 +282,7 @@ def _gram(
     combinations: int,
 ) -> Tensor:
     """(sentences, n) products of all sentences' rows with those of the training set."""
-    known = _data(data, intents, per_intent, None)
+    known = intent_data(data, intents, per_intent, None)
     Phi = known.rows(kind, features, combinations)
     return Phi @ Phi[known.learned].mT
 
@@ -282,7 +291,7 @@ def _forgetting(
     config: Intents, data: IntentData, stream: IntentStream, rows: np.ndarray
 ) -> pl.DataFrame:
     """Learns all, forgets the first intent, and compares with learning all others anew."""
-    Phi = data.rows(config.method, config.features, config.combinations).double()
+    Phi = data.rows(config.learner, config.features, config.combinations).double()
     X = Phi[rows]
     queries = Phi[data.asked]
     Y = functional.one_hot(stream.labels, len(stream.ends)).double()
@@ -299,7 +308,7 @@ def _forgetting(
     again = time.process_time() - clock
     row = {
         "data": config.data,
-        "method": config.method,
+        "learner": config.learner,
         "test": "official",
         "sentences": len(rows),
         "forgotten": stream.ends[0],
@@ -322,6 +331,9 @@ COLORS = {
     "class means": "#CC79A7",
     "logistic": "#D55E00",
     "SGD": "#F0A0A0",
+    "joint": "#D55E00",
+    "replay": "#8C564B",
+    "fine-tuning": "#F0A0A0",
 }
 TITLES = {"banking77": "Banking77", "clinc150": "CLINC150"}
 NAMES = {
@@ -329,6 +341,9 @@ NAMES = {
     "ridge": "ridge on the embedding",
     "logistic": "logistic regression, all kept",
     "SGD": "SGD on the embedding",
+    "joint": "joint fine-tuning, all kept",
+    "replay": "fine-tuning with stored sentences",
+    "fine-tuning": "fine-tuning, one after another",
 }
 
 
@@ -365,9 +380,9 @@ def _draw_curves(axes: Axes, name: str, curves: pl.DataFrame) -> None:
     sentences = int(_mean(curves["sentences"]))
     intents = curves["intents"].to_numpy().max()
     letter(axes, name, f"{title}: {intents} intents, {sentences:,} sentences")
-    for method, part in _by_method(curves):
-        line = {"label": NAMES.get(method, method), "lw": 1.8 if method == "both" else 1.3}
-        draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[method], **line)
+    for learner, part in _by_learner(curves):
+        line = {"label": NAMES.get(learner, learner), "lw": 1.8 if learner == "both" else 1.3}
+        draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[learner], **line)
     axes.set_xlabel("intents learned, one after another")
     axes.set_ylabel("accuracy on the test sentences of these")
     axes.set_ylim(0, 1)
@@ -378,20 +393,22 @@ def _mean(numbers: pl.Series) -> float:
     return float(numbers.to_numpy().mean())
 
 
-def _by_method(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    present = set(table["method"])
-    return [(method, table.filter(method=method)) for method in COLORS if method in present]
+def _by_learner(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    present = set(table["learner"])
+    return [(learner, table.filter(learner=learner)) for learner in COLORS if learner in present]
 
 
 def _draw_out_of_scope(axes: Axes, name: str, asked: pl.DataFrame) -> None:
     letter(axes, name, "known or not: sentences without any of the intents")
-    by_method = _by_method(asked)
-    for place, (method, part) in enumerate(by_method):
-        axes.plot(_mean(part["auroc"]), place, "o", color=COLORS[method])
+    by_learner = _by_learner(asked)
+    for place, (learner, part) in enumerate(by_learner):
+        axes.plot(_mean(part["auroc"]), place, "o", color=COLORS[learner])
         by_ratio = part["auroc_std"].drop_nulls()
         if len(by_ratio):
-            axes.plot(_mean(by_ratio), place, "D", color=COLORS[method], mfc="none")
-    axes.set_yticks(range(len(by_method)), [NAMES.get(method, method) for method, _ in by_method])
+            axes.plot(_mean(by_ratio), place, "D", color=COLORS[learner], mfc="none")
+    axes.set_yticks(
+        range(len(by_learner)), [NAMES.get(learner, learner) for learner, _ in by_learner]
+    )
     axes.set_xlim(right=1)
     axes.set_xlabel("AUROC of the largest score (diamonds: score / standard deviation)")
     axes.invert_yaxis()
@@ -424,7 +441,7 @@ def summarize(table: pl.DataFrame) -> Sequence[RenderableType]:
         title = f"{TITLES[source]}, {kinds[test]}: after all intents"
         shown.append(_accuracies(title, last.filter(data=source, test=test)))
     shown += [
-        f"{TITLES[row['data']]}, {row['method']}: forgetting {row['forgotten']} of "
+        f"{TITLES[row['data']]}, {row['learner']}: forgetting {row['forgotten']} of "
         f"{row['sentences']:,} sentences took {row['seconds']:.2g} s, learning all others anew "
         f"{row['seconds_again']:.2g} s; largest difference {row['difference']:.1e}."
         for row in _known(table, "seconds_again").iter_rows(named=True)
@@ -434,24 +451,20 @@ def summarize(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 def _accuracies(title: str, part: pl.DataFrame) -> RenderableType:
     shown = table_of_numbers(title, ["learner"], ["accuracy", "AUROC", "score / std", "kept"])
-    for method, rows in _by_method(part):
+    for learner, rows in _by_learner(part):
         numbers = [
             mean_and_error(rows[name].drop_nulls()) for name in ("accuracy", "auroc", "auroc_std")
         ]
-        shown.add_row(NAMES.get(method, method), *numbers, decimal(int(rows["bytes"][0])))
+        shown.add_row(NAMES.get(learner, learner), *numbers, decimal(int(rows["bytes"][0])))
     return shown
 
 
 def _notice(configs: Sequence[Any]) -> str:
-    if any(config.method in ("tangents", "both", "one ridge on both") for config in configs):
+    if any(config.learner in ("tangents", "both", "one ridge on both") for config in configs):
         return "Tangents are computed once and cached: about 20 ms of one core for each sentence."
     return ""
 
 
-def _checksums(data: Source) -> Mapping[str, str]:
-    return intent_checksums(data)
-
-
 FAMILIES = {
-    "intents": Family(Intents, one_by_one(run), draw, summarize, _checksums, notice=_notice)
+    "intents": Family(Intents, one_by_one(run), draw, summarize, intent_checksums, notice=_notice)
 }
