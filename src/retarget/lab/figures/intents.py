@@ -70,8 +70,8 @@ class Intents(Config):
 
     Attributes:
         part: What is asked: accuracy along the stream, or what forgetting an intent takes.
-        learner: Ridge regression on the embeddings, on random ReLU features of them, on tangents, on
-            both (the mean of two predictions, or one ridge); or a baseline on the embeddings.
+        learner: Ridge regression on the embeddings, on random ReLU features of them, on tangents,
+            or on both (the mean of two predictions, or one ridge); or a baseline on the embeddings.
         step: Intents between two points of the curve.
         features: Random features, and tangents.
         gamma: The ridge; every row of features has length 1.
@@ -201,7 +201,8 @@ def run(config: Intents) -> pl.DataFrame:
     if config.part == "forgetting":
         if config.learner not in KINDS:
             raise InvalidInputError(
-                f"learner is {config.learner!r}; expected {', '.join(KINDS)} with part = 'forgetting'"
+                f"learner is {config.learner!r} with part = 'forgetting'; expected one of "
+                f"{', '.join(KINDS)}"
             )
         return _forgetting(config, data, stream, rows)
     variance = None
