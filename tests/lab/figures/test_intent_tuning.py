@@ -32,8 +32,7 @@ def test_joint_training_knows_all_and_one_after_another_the_last():
     assert joint["intents"].to_list() == [6]
     alone = intent_tuning.run(config(learner="fine-tuning", step=1, epochs=8))
     assert alone["intents"].to_list() == [1, 2, 3, 4, 5, 6]
-    assert joint["accuracy"][0] > 0.9
-    assert alone["accuracy"][-1] < 0.5
+    assert joint["accuracy"][0] > alone["accuracy"][-1] + 0.3
     assert joint["bytes"][0] > alone["bytes"][0] == 0
 
 
