@@ -35,6 +35,7 @@ from retarget.lab.figures.intent_learners import (
 from retarget.lab.figures.over_seeds import (
     draw_band,
     figure_style,
+    legend_below,
     letter,
     mean_and_error,
     sweep_styles,
@@ -60,6 +61,7 @@ COLUMNS = {
     "seconds": pl.Float64,
     "seconds_again": pl.Float64,
 }
+REMEMBERS = 0.5  # the accuracy from which a learner is drawn in full
 SMALLEST_VARIANCE = 1e-6  # of rows of length 1, in float32
 KINDS = "ridge", "random features", "tangents"  # of rows
 RIDGES = *KINDS, "both", "one ridge on both"
@@ -324,9 +326,9 @@ def _forgetting(
 
 COLORS = {
     "both": "#000000",
-    "one ridge on both": "#7F7F7F",
     "tangents": "#0072B2",
     "random features": "#009E73",
+    "one ridge on both": "#7F7F7F",
     "ridge": "#56B4E9",
     "SLDA": "#E69F00",
     "class means": "#CC79A7",
@@ -338,13 +340,13 @@ COLORS = {
 }
 TITLES = {"banking77": "Banking77", "clinc150": "CLINC150"}
 NAMES = {
-    "both": "mean of tangents and random features",
-    "ridge": "ridge on the embedding",
-    "logistic": "logistic regression, all kept",
-    "SGD": "SGD on the embedding",
-    "joint": "joint fine-tuning, all kept",
-    "replay": "fine-tuning with stored sentences",
-    "fine-tuning": "fine-tuning, one after another",
+    "both": "mean of the next two",
+    "ridge": "ridge on outputs",
+    "logistic": "logistic, all kept",
+    "SGD": "SGD on outputs",
+    "joint": "joint, all kept",
+    "replay": "replay",
+    "fine-tuning": "fine-tuning",
 }
 
 
@@ -362,7 +364,7 @@ def draw(table: pl.DataFrame) -> Figure:
     panels = [(panel, part) for panel, part in panels if not part.is_empty()]
     with figure_style():
         rows = -(-len(panels) // 2)
-        figure = Figure(figsize=(11, 4 * rows))
+        figure = Figure(figsize=(11, 4.6 * rows))
         every = figure.subplots(rows, min(2, len(panels)), squeeze=False).flatten()
         for axes, name, (panel, part) in zip(every, "ABCD", panels, strict=False):
             panel(axes, name, part)
@@ -379,15 +381,21 @@ def _known(table: pl.DataFrame, column: str) -> pl.DataFrame:
 def _draw_curves(axes: Axes, name: str, curves: pl.DataFrame) -> None:
     title = TITLES[curves["data"][0]]
     sentences = int(_mean(curves["sentences"]))
-    intents = curves["intents"].to_numpy().max()
-    letter(axes, name, f"{title}: {intents} intents, {sentences:,} sentences")
+    last = curves["intents"].to_numpy().max()
+    letter(axes, name, f"{title}: {last} intents, {sentences:,} sentences")
+    lowest = 1.0
     for learner, part in _by_learner(curves):
-        line = {"label": NAMES.get(learner, learner), "lw": 1.8 if learner == "both" else 1.3}
+        end = _mean(part.filter(intents=last)["accuracy"])
+        label = f"{NAMES.get(learner, learner)}: {end:.3f}"
+        line = {"label": label, "lw": 1.8 if learner == "both" else 1.3}
         draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[learner], **line)
+        if end > REMEMBERS:
+            lowest = min(lowest, end)
     axes.set_xlabel("intents learned, one after another")
     axes.set_ylabel("accuracy on the test sentences of these")
-    axes.set_ylim(0, 1)
-    axes.legend(loc="lower left")
+    if lowest < 1:  # who forgets nearly everything leaves the picture, so that the others differ
+        axes.set_ylim(lowest - 0.1, 1.005)
+    legend_below(axes)
 
 
 def _mean(numbers: pl.Series) -> float:
@@ -400,7 +408,7 @@ def _by_learner(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 
 def _draw_out_of_scope(axes: Axes, name: str, asked: pl.DataFrame) -> None:
-    letter(axes, name, "known or not: sentences without any of the intents")
+    letter(axes, name, "sentences without any of the intents")
     by_learner = _by_learner(asked)
     for place, (learner, part) in enumerate(by_learner):
         axes.plot(_mean(part["auroc"]), place, "o", color=COLORS[learner])
@@ -423,13 +431,15 @@ def _draw_forgetting(axes: Axes, name: str, taken: pl.DataFrame) -> None:
         zip(ways.values(), sweep_styles(len(ways)), strict=True)
     ):
         seconds = _mean(taken[column])
+        axes.plot([0, seconds], [place, place], color=color, lw=3)
         axes.plot(seconds, place, mark, color=color)
         axes.annotate(f"{seconds:.2g} s", (seconds, place), (0, 7), textcoords="offset points")
     axes.set_yticks(range(len(ways)), list(ways))
-    axes.set_ylim(-0.7, len(ways) - 0.3)
-    axes.set_xscale("log")
+    axes.set_ylim(len(ways) - 0.3, -0.7)
+    axes.set_xlim(left=0)
+    axes.margins(x=0.15)
     gap = taken["difference"].to_numpy().max()
-    axes.set_xlabel(f"CPU seconds; the two differ by at most {gap:.1e} of the largest score")
+    axes.set_xlabel(f"CPU seconds (the scores differ by at most {gap:.0e})")
 
 
 def summarize(table: pl.DataFrame) -> Sequence[RenderableType]:
