@@ -254,6 +254,26 @@ def _labels_in_range(path: Path, found: Any, right: Any) -> bool:
     return fine and aligned and set(found.train_labels) <= set(range(10))
 
 
+def _classifier_network() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Linear(3, 4).double()
+
+
+def _make_classifier(folder: Path) -> Path:
+    X, _ = _stream(20)
+    labels = [("a", 1) if k % 3 else "b" for k in range(20)]
+    model = rt.TangentClassifier(_classifier_network(), gamma=0.5, features=8, calibration=9)
+    model.fit(X, labels).save(folder / "classifier.safetensors")
+    return folder / "classifier.safetensors"
+
+
+def _read_classifier(path: Path) -> dict[str, np.ndarray]:
+    model = rt.TangentClassifier.load(path, _classifier_network())
+    model.partial_fit(_stream(9)[0], ["new"] * 9)
+    labels = np.array([repr(label) for label in model.classes_])
+    return {"labels": labels, "probabilities": model.predict_proba(_stream(7)[0])}
+
+
 FORMATS: dict[str, Format] = {
     "csv": Format(_table("t.csv"), read_table, well_formed=_as_python_reads_it),
     "csv.gz": Format(_table("t.csv.gz"), read_table, notices=True),
@@ -289,6 +309,7 @@ FORMATS: dict[str, Format] = {
     "weights pth": Format(_weights("w.pth"), read_weights, notices=True),
     "weights pth, old": Format(_weights("old.pth"), read_weights),
     "corrector state": Format(_make_state, _read_state, notices=True),
+    "classifier state": Format(_make_classifier, _read_classifier, notices=True),
     "cached array": Format(_make_cached, _read_cached, notices=True, made_again=True),
     "run result": Format(_run("result.parquet"), _read_run, notices=True, made_again=True),
     "run record": Format(_run("run.json"), _read_run, notices=True, made_again=True),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import assert_all_finite, column_or_1d
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 
@@ -101,6 +101,7 @@ def as_labels(name: str, given: Any) -> list[Label]:
         given = given.detach().cpu().numpy()
     if not isinstance(given, list | tuple):
         array = column_or_1d(given, warn=True)
+        assert_all_finite(array, input_name=name)
         check_classification_targets(array)
         given = array.tolist()
     labels = [_plain(label) for label in given]

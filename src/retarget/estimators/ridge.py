@@ -75,7 +75,9 @@ class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
     of them: the same as `sklearn.linear_model.Ridge(alpha=gamma)` fitted on everything at once. It
     keeps only sums: with m features, $m^2$ numbers.
 
-    Use it if data come in portions, or do not fit into memory. Learning costs $O(m^2)$ per
+    Use it if data come in portions, or do not fit into memory. `kernel="rbf"` learns curves, and is
+    better for dense samples with tens or hundreds of columns, such as embeddings; the default is a
+    straight line, the same as scikit-learn's. Learning costs $O(m^2)$ per
     sample, and the first prediction afterwards $O(m^3)$, or about eight times that with
     `gamma="auto"`.
     Parameters are read when a stream begins; `partial_fit` does not read them again.
@@ -159,7 +161,18 @@ class StreamingRidgeClassifier(RidgeClassifier, StreamingRidgeEstimator):
     `sklearn.linear_model.RidgeClassifier(alpha=gamma)`. Its decision function, for targets -1 and
     1, is twice this one minus 1 (for two classes they are equal).
 
-    Arguments, attributes and costs are those of `StreamingRidgeRegressor`.
+    **For dense samples with tens or hundreds of columns, such as embeddings, pass `kernel="rbf"`:**
+    the default, the samples as they are, gives each class a linear score, which is often five
+    points of accuracy behind.
+
+    `predict_proba` is calibrated, `predict(X, reject=.05)` answers None for samples that look like
+    nothing learned, `forget` takes samples back and `merge` adds what another classifier learned.
+
+    Arguments, attributes and costs are those of `StreamingRidgeRegressor`, and:
+
+    Args:
+        calibration: Number of learned samples, at most, whose features are kept for probabilities
+            and `reject`; 0 for none, and then neither.
 
     Attributes:
         classes_: (c,) the labels so far, sorted.

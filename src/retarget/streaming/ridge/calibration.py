@@ -112,5 +112,4 @@ def expected_calibration_error(
     top = probabilities.max(axis=1)
     places = np.minimum((top * bins).astype(int), bins - 1)
     gaps = np.bincount(places, weights=top - right, minlength=bins)
-    error: float = np.abs(gaps).sum() / len(top)
-    return error
+    return float(np.abs(gaps).sum() / len(top))
