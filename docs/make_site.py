@@ -30,7 +30,7 @@ AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 MATHJAX = "mathjax@3.2.2"  # the last one whose formulas need no further file
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
 
-SPELLED = {"antiberty": "AntiBERTy", "pytorch": "PyTorch"}  # names within the names of files
+SPELLED = {"pytorch": "PyTorch"}  # names within the names of files
 
 MEMBER = re.compile(r"^::: [\w.]+$(\n    options: \{)?", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

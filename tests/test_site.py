@@ -197,7 +197,7 @@ def test_search_shows_words_and_leads_from_an_equation_to_the_theory(tmp_path):
 
 def test_a_script_is_a_page_whose_title_is_words(monkeypatch, tmp_path):
     monkeypatch.setattr(make_site, "ROOT", tmp_path)
-    for name, title in (("own_loop", "Own loop"), ("antiberty_tasks", "AntiBERTy tasks")):
+    for name, title in (("own_loop", "Own loop"), ("pytorch_loop", "PyTorch loop")):
         (tmp_path / f"{name}.py").write_text("x = 1\n")
         page = make_site.as_page(tmp_path / f"{name}.py").partition("---\n\n")[2]
         assert page == f"# {title}\n\n`{name}.py`\n\n```python\nx = 1\n```\n"

@@ -18,7 +18,7 @@ from torch import Tensor
 from retarget.errors import DamagedFileError, InvalidInputError
 from retarget.storage import atomic_file
 
-FORMAT = 3
+FORMAT = 4
 
 
 def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -327,9 +327,10 @@ class Experiment(BaseModel):
 @cache
 def families() -> dict[str, Family]:
     """Returns all kinds of experiments, by the names that TOML files use."""
-    from retarget.lab.figures import digits, mnist, networks, toy
+    from retarget.lab.figures import digits, intent_tuning, intents, mnist, networks, toy
 
-    return networks.FAMILIES | digits.FAMILIES | mnist.FAMILIES | toy.FAMILIES
+    known = [digits, intents, intent_tuning, mnist, networks, toy]
+    return {name: family for module in known for name, family in module.FAMILIES.items()}
 
 
 def _without(values: dict[str, Any], names: Container[str]) -> dict[str, Any]:

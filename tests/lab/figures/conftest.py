@@ -1,12 +1,14 @@
 import numpy as np
 import pytest
 
-from retarget.lab.data import backbones
+from retarget.lab.data import backbones, minilm
 from retarget.lab.data import core50 as frames
-from retarget.lab.figures import core50
+from retarget.lab.figures import core50, intents
+from support.made_bert import MadeBert, made_tokens
 from support.made_cifar10 import write_images
 from support.made_core50 import made_frames, picture, write_made_core50, zipped
 from support.made_mnist import idx
+from support.made_sentences import made_features, write_sentences
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +24,7 @@ def made_data(tmp_path_factory):
         (folder / f"{split}-images-idx3-ubyte").write_bytes(idx(images))
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx(labels))
     write_images(folder, per_class=3)
+    write_sentences(folder, intents=6, per_intent=10)
     objects = [made_frames(range(1, 12), range(1, 51), (1,), (5, 4), seed) for seed in (0, 1)]
     write_made_core50(folder, "zip", objects[0])
     pictures = {f"core50_128x128/{name}": picture(pixels) for name, pixels in objects[1].items()}
@@ -33,8 +36,21 @@ def made_data(tmp_path_factory):
 def own_folders(made_data, tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", str(made_data))
     monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
-    for function in (core50._data, frames._frames_checksum, backbones._network_checksum):
+    for function in (
+        core50._data,
+        frames._frames_checksum,
+        backbones._network_checksum,
+        intents.intent_data,
+        intents._gram,
+    ):
         function.cache_clear()
+    # the network's weights are a package that need not be installed
+    monkeypatch.setattr(intents, "embeddings", lambda texts: made_features(texts, 12))
+    monkeypatch.setattr(minilm, "load_minilm", lambda: minilm.SentenceEncoder(MadeBert()).eval())
+    monkeypatch.setattr(minilm, "as_tokens", made_tokens)
+    monkeypatch.setattr(
+        intents, "tangents", lambda texts, features, combinations: made_features(texts, features)
+    )
 
 
 @pytest.fixture

@@ -25,6 +25,9 @@ SMALL = {
     **{f"core50 {view}": CORE50 | {"lr": 0.01} for view in ("curves", "memory", "sweeps")},
     **{f"pretrained {view}": PRETRAINED for view in ("curves", "memory", "sweeps")},
     "digits": {"width": 4.0, "gamma": 1.0, "lr": 0.01, "block_size": 300, "curve_every": 500},
+    "intents": {"data": "clinc150", "learner": "both", "step": 2, "features": 32, "gamma": 0.1},
+    "intent tuning": {"data": "banking77", "learner": "replay", "step": 3, "epochs": 1}
+    | {"lr": 0.01, "capacity": 7, "batch_size": 8},
     "mnist curves": MNIST
     | dict.fromkeys(("gamma", "class_offline_gamma", "class_corrected_gamma"), 0.1)
     | dict.fromkeys(("lr", "class_online_lr", "class_corrected_lr", "class_iterative_lr"), 0.1)
@@ -88,7 +91,7 @@ def drawn(family, table):
 @pytest.mark.parametrize("names", BY_RUNS.values(), ids=lambda names: names[0].partition(" c")[0])
 def test_every_family_is_computed_and_drawn(names):
     """With two values of a parameter (one, if that takes long); without a grid; with one case."""
-    name = "batch_lr" if names == ["toy curves"] else "lr"
+    name = {"toy curves": "batch_lr", "intents": "gamma"}.get(names[0], "lr")
     values = [0.01, 0.02] if names[0] in (*OTHER_WAYS, "core50 curves") else [0.01]
     table = table_of(small(names[0], grid={name: values}))
     for family in names:
@@ -129,13 +132,14 @@ def numbers(family):
     for name, value in values.items():
         first = value[0] if isinstance(value, list) else value
         wrong = ["-1", "0"] if type(first) is int or name == "evaluate_every" else []
-        wrong = (
-            wrong[:1] if name in ("first_epochs", "random_features", "tuned_epochs") else wrong
-        )  # 0 is none
+        wrong = wrong[:1] if name in ZERO_IS_NONE else wrong  # 0 is none
         if isinstance(first, float):
             wrong = ["nan", "inf", "-inf"] + ["-1.0"] * (not name.endswith("powers"))
         for text in wrong:
             yield name, f"[{text}]" if isinstance(value, list) else text
+
+
+ZERO_IS_NONE = ("capacity", "first_epochs", "random_features", "tuned_epochs")
 
 
 # The options that are checked by the method that uses them.
@@ -148,7 +152,7 @@ def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(famil
     assert len(wrong) >= 8
     for name, text in wrong:
         changes = [f"{name} = {text}"]
-        if "method" in families()[family].config.model_fields and name in USED_BY:
+        if "strength" in families()[family].config.model_fields and name in USED_BY:
             changes.append(f'method = "{USED_BY[name]}"')
         experiment = small(family).changed(parse_changes(changes))
         with pytest.raises(

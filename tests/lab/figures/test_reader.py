@@ -79,7 +79,7 @@ def test_every_experiment_of_the_package_is_valid_and_smaller_if_quick():
     assert experiment_names() == [
         "digits", "fig1", "fig2", "fig3a", "fig3a-methods", "fig3b", "fig3b-methods", "fig3c",
         "fig4", "fig5", "fig6ad", "fig6eh", "fig7a", "fig7b", "fig7c", "fig7d",
-        "fig7e",
+        "fig7e", "fig8", "fig8-tuning",
     ]  # fmt: skip
     for name in experiment_names():
         whole = load_experiment(name)

@@ -202,13 +202,15 @@ def make_plan(
     reuse: float,
     packed: bool = True,
     rules: bool = True,
+    in_factors: bool = False,
 ) -> EmpiricalPlan:
     """Tries the network on a few of the samples, and chooses the form of each layer's part.
 
     Products have this dtype, and each sample's factors serve `reuse` pairs of samples. If `packed`,
     positions that no output depends on may be left out: all of the samples then need as many as
     those that were tried, or `MoreLivePositionsError` is raised. Without `rules`, all parameters
-    take the Jacobian, whether or not those samples use them.
+    take the Jacobian, whether or not those samples use them. Linear layers stay `in_factors` to be
+    projected.
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules may call view
@@ -226,10 +228,10 @@ def make_plan(
     rest = [name for name in used if not any(name in layer for layer in ruled)]
     if not rules:
         rest = list(network.parameters)
-    terms = [
-        _form(chunk, layer, g[layer], full, reuse, _live_positions(g[layer]) if packed else None)
-        for layer in ruled
-    ]
+    terms = []
+    for layer in ruled:
+        live = _live_positions(g[layer]) if packed else None
+        terms.append(_form(chunk, layer, g[layer], full, reuse, live, in_factors))
     written = tuple(term for term in terms if isinstance(term, GradientTerm | PairTerm))
     if rest:
         terms.append(JacobianTerm(rest, full))
@@ -281,8 +283,13 @@ def with_split_products(plan: EmpiricalPlan) -> EmpiricalPlan:
 
 def sketched(plan: EmpiricalPlan, projection: Projection) -> EmpiricalPlan:
     """Returns a plan whose only factors are the projected gradients."""
-    numbers = [each.nbytes * len(plan.chosen) for each in plan.network.parameters.values()]
-    numbers += [part.nbytes for factors in plan.example for part in factors]
+    parameters = plan.network.parameters
+    written = [  # what is not written out a few rows at a time
+        parameters[name].nbytes * len(plan.chosen)
+        for term, arrangement in zip(plan.terms, plan.arrangements, strict=True)
+        if not isinstance(term, PairTerm)
+        for name in arrangement.names
+    ]
     example = plan.network.like.new_empty((1, 1, projection.size), dtype=plan.dtype)
     term = SketchTerm(plan.terms, plan.arrangements, projection, plan.chosen)
     return replace(
@@ -290,7 +297,7 @@ def sketched(plan: EmpiricalPlan, projection: Projection) -> EmpiricalPlan:
         terms=(term,),
         arrangements=(),
         example=((example,),),
-        working=plan.working + plan.held + 3 * max(numbers),
+        working=plan.working + plan.held + 3 * (max(written, default=0) + 2 * example.nbytes),
     )
 
 
@@ -443,7 +450,13 @@ def _live_positions(g: Tensor) -> int | None:
 
 
 def _form(
-    chunk: Chunk, layer: LayerNames, g: Tensor, full: bool, reuse: float, live: int | None
+    chunk: Chunk,
+    layer: LayerNames,
+    g: Tensor,
+    full: bool,
+    reuse: float,
+    live: int | None,
+    in_factors: bool,
 ) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
     uses = chunk.recording.layers[layer]
@@ -455,6 +468,8 @@ def _form(
     root = _root(chunk, layer)
     if last and len(uses) == 1 and isinstance(use, LinearUse) and root is None:
         return ReadoutTerm(layer, full, chunk.chosen, chunk.recording.outputs.shape[1])
+    if in_factors and isinstance(use, LinearUse) and root is None:
+        return PairTerm(layer, full, live, None, c)
     p = p if live is None else live
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * (p + WRITING) * groups * o * i / reuse

@@ -195,7 +195,71 @@ RESNET18 = DataSet(
     ),
 )
 
-DATA_SETS = {data_set.name: data_set for data_set in (MNIST, CIFAR10, RESNET18)}
+
+def _on_github(repository: str, commit: str, path: str) -> tuple[str, str]:
+    """The addresses of a file in a public repository: GitHub's own, and jsDelivr's copy."""
+    return (
+        f"https://raw.githubusercontent.com/{repository}/{commit}/{path}",
+        f"https://cdn.jsdelivr.net/gh/{repository}@{commit}/{path}",
+    )
+
+
+BANKING77_SOURCE = (
+    "PolyAI-LDN/task-specific-datasets",
+    "57ec275d8078af65b7731c2a98be812d844a6d6b",
+)
+CLINC150_SOURCE = ("clinc/oos-eval", "828f8093932c8fe6ca7936c3d2e52903b1c523de")
+
+BANKING77 = DataSet(
+    name="banking77",
+    description="13,083 questions to a bank, 77 intents",
+    files=(
+        DataFile(
+            download=StoredFile(
+                "banking77_train.csv",
+                839_073,
+                "b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b",
+            ),
+            mirrors=_on_github(*BANKING77_SOURCE, "banking_data/train.csv"),
+        ),
+        DataFile(
+            download=StoredFile(
+                "banking77_test.csv",
+                239_961,
+                "d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d",
+            ),
+            mirrors=_on_github(*BANKING77_SOURCE, "banking_data/test.csv"),
+        ),
+    ),
+)
+
+CLINC150 = DataSet(
+    name="clinc150",
+    description="22,500 requests to an assistant, 150 intents, and 1,200 outside all of them",
+    files=(
+        DataFile(
+            download=StoredFile(
+                "clinc150_full.json",
+                2_495_390,
+                "36923c3705a59e08fe9c3883d8bc2dd966ef93e22cb78ac41171782a698d56e0",
+            ),
+            mirrors=_on_github(*CLINC150_SOURCE, "data/data_full.json"),
+            alternatives=(
+                (
+                    StoredFile(
+                        "clinc150_full.json.gz",
+                        283_624,
+                        "16be8a47be23ffc2ee005e4b632bb1d3b204c76b749a268e62c5cd60b611d120",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+DATA_SETS = {
+    data_set.name: data_set for data_set in (MNIST, CIFAR10, RESNET18, BANKING77, CLINC150)
+}
 
 
 def find_data_set(name: str) -> DataSet:

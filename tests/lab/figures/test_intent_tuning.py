@@ -1,0 +1,79 @@
+"""Fine-tuning beside Fig. 8: what is trained on what, and what is stored."""
+
+import numpy as np
+import pytest
+import torch
+
+from retarget.lab.data import minilm
+from retarget.lab.figures import intent_tuning, intents
+from retarget.lab.figures.intent_tuning import Tuner, Tuning
+
+
+def config(**parameters):
+    given = {
+        "data": "banking77",
+        "learner": "replay",
+        "step": 2,
+        "lr": 0.03,
+        "epochs": 4,
+        "seed": 1,
+    }
+    return Tuning(**(given | {"batch_size": 8} | parameters))
+
+
+def tuner(**parameters):
+    chosen = config(**parameters)
+    data = intents.intent_data("banking77", chosen.intents, chosen.per_intent, None)
+    return Tuner(chosen, data), data
+
+
+def test_joint_training_knows_all_and_one_after_another_the_last():
+    joint = intent_tuning.run(config(learner="joint", epochs=8))
+    assert joint["intents"].to_list() == [6]
+    alone = intent_tuning.run(config(learner="fine-tuning", step=1, epochs=8))
+    assert alone["intents"].to_list() == [1, 2, 3, 4, 5, 6]
+    assert joint["accuracy"][0] > alone["accuracy"][-1] + 0.3
+    assert joint["bytes"][0] > alone["bytes"][0] == 0
+
+
+def test_a_mini_batch_of_replay_has_as_many_stored_sentences():
+    known, data = tuner(capacity=30, epochs=1)
+    first, then = data.learned[:20], data.learned[20:40]
+    known.train(first)
+    assert sorted(known.stored) == sorted(first.tolist())
+    batches = list(known._batches(then))
+    assert sorted(np.concatenate([each[: len(each) // 2] for each in batches])) == then.tolist()
+    for each in batches:
+        assert set(each[len(each) // 2 :]) <= set(first.tolist())
+    known.train(then)
+    assert len(known.stored) == 30
+    assert known.stored_bytes == sum(len(known.texts[row]) for row in known.stored)
+
+
+def test_the_stored_sentences_are_a_random_sample():
+    known, _ = tuner(capacity=5)
+    counts = np.zeros(20)
+    for _ in range(400):
+        known.stored, known.seen = [], 0
+        for rows in (np.arange(4), np.arange(4, 20)):
+            known._store(rows)
+        counts[known.stored] += 1
+    assert counts.sum() == 2000
+    assert np.abs(counts - 100).max() < 40
+
+
+@pytest.mark.parametrize("learner", ["joint", "fine-tuning"])
+def test_runs_repeat_and_leave_the_random_numbers_alone(learner):
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    first = intent_tuning.run(config(learner=learner, epochs=1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.equals(intent_tuning.run(config(learner=learner, epochs=1)))
+
+
+def test_predictions_are_of_the_intents_so_far():
+    known, data = tuner()
+    assert known.predict(data.asked, 2).max() <= 1
+    texts = [known.texts[row] for row in data.asked[:3]]
+    scores = known.network(**minilm.as_tokens(texts))
+    assert known.predict(data.asked[:3], 6).tolist() == scores.argmax(1).tolist()
