@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import retarget as rt
+from retarget.errors import InvalidInputError
 from retarget.kernels.empirical import projection
 from retarget.kernels.empirical.projection import Projection
 from support.problems import assert_same
@@ -283,3 +284,18 @@ def test_the_projection_is_what_it_says():
     assert signs.tolist() == [[1, 1, 1, -1, -1, -1, 1, 1], [-1, -1, 1, -1, 1, -1, 1, 1]]
     few, _ = Projection(50, 3).table("layer.weight", shape, range(2))
     assert len(few.unique()) == 40  # each has a bucket of its own
+
+
+def test_a_file_whose_projection_was_drawn_otherwise_is_refused(tmp_path, monkeypatch):
+    """As it would be if a version of torch drew other random numbers from a seed."""
+    network, _, _ = made("routing")
+    learned("routing").save(tmp_path / "learner")
+    draw = Projection.table
+
+    def otherwise(projection, *arguments):
+        buckets, signs = draw(projection, *arguments)
+        return buckets.flip(1), signs
+
+    monkeypatch.setattr(Projection, "table", otherwise)
+    with pytest.raises(InvalidInputError, match="was saved with the kernel .*'projection': "):
+        rt.TangentLearner.load(tmp_path / "learner", network)
