@@ -5,6 +5,8 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -214,6 +216,28 @@ def test_copies_have_locks_of_their_own():
     for twin in (copy.deepcopy(lock), pickle.loads(pickle.dumps(lock))):
         assert type(twin) is Lock
         assert twin._lock is not lock._lock
+
+
+IMPORTS = """
+import sys
+
+import torch
+
+import retarget as rt
+
+network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.PReLU())
+X, Y = torch.randn(6, 3), torch.randn(6, 2)
+learner = rt.TangentLearner(network, 0.1, 8)
+before = set(sys.modules)
+learner.learn(X, Y).predict(X)
+rt.EmpiricalNTK(network, mode="jacobian")(X)
+assert not sys.modules.keys() - before, sys.modules.keys() - before
+"""
+
+
+def test_nothing_is_imported_while_a_thread_learns():
+    """Python has a lock for each module: a fork would wait for a thread that it does not have."""
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True)
 
 
 def test_all_locks_are_made_in_one_place():

@@ -19,6 +19,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.plan import require_settled_layers
+from retarget.kernels.empirical.projection import Projection
 from retarget.kernels.empirical.sketch import FrozenSketch
 from retarget.kernels.features import Features, require_features
 from retarget.kernels.lookup import as_kernel, kernel_names, named_class
@@ -176,11 +177,14 @@ def tangent_map(
         sketch=features,
         seed=seed,
     )
+    # of a small parameter: another version of torch may draw other numbers
+    buckets, signs = Projection(features, seed).table("", torch.Size([features]), range(1))
     description = {
         "features": features,
         "combinations": combinations,
         "params": params,
         "seed": seed,
+        "projection": checksum("", {"buckets": buckets, "signs": signs}),
         "weights": checksum("", network.state_dict()),
     }
     compute = partial(_tangents_and_outputs, kernel, combinations)

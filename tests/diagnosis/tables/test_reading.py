@@ -129,6 +129,10 @@ def test_points_that_may_mean_both_are_an_error(tmp_path):
     assert read_table(path, thousands="none")["sold"].to_list() == [1.234, 999.0, 12.5]
     assert read_table(path, thousands="point")["sold"].to_list() == [1234, 999, 12500]
     assert read_table(path, ["when", "price"]).columns == ["when", "price"]  # nobody asks
+    later = tmp_path / "later.csv"
+    later.write_text("sold;price\n1.234;1\n12.500;2\n999;3\n")
+    with pytest.raises(InvalidInputError, match=message):  # a number without a point says most
+        read_table(later)
     with pytest.raises(InvalidInputError, match="thousands is ','; expected one of auto, point, n"):
         read_table(path, thousands=",")
     for others in ("0,5;0.5", "v1.5;1.2.2020", "1;1e5"):  # one says this and one that; none; none

@@ -531,6 +531,9 @@ def test_types_and_axes_of_all_processes(all_merged):
             assert (each.predict(queries).shape, each.predict(queries).dtype) == ((6,), dtype)
         pair[1].learn(X, Y)
     assert all_merged([learner(), learner()]) == []
+    mixed = [learner().learn(X, Y[:, 0]), learner().learn(X, Y)]
+    assert all_merged(mixed) == []
+    assert [each.predict(queries).shape for each in mixed] == [(6, 1), (6, 1)]
 
 
 @both

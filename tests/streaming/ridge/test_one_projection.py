@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import retarget as rt
+from retarget.errors import InvalidInputError
 from retarget.kernels.empirical import projection
 from retarget.kernels.empirical.projection import Projection
 from support.problems import assert_same
@@ -310,3 +311,18 @@ def test_products_are_right_on_average_with_the_variance_of_random_signs(pattern
     assert products.var() < 1.15 * bound
     if pattern == "any":
         assert products.var() > 0.5 * bound  # numbers do meet
+
+
+def test_a_file_whose_projection_was_drawn_otherwise_is_refused(tmp_path, monkeypatch):
+    """As it would be if a version of torch drew other random numbers from a seed."""
+    network, _, _ = made("routing")
+    learned("routing").save(tmp_path / "learner")
+    draw = Projection.table
+
+    def otherwise(projection, *arguments):
+        buckets, signs = draw(projection, *arguments)
+        return buckets.flip(1), signs
+
+    monkeypatch.setattr(Projection, "table", otherwise)
+    with pytest.raises(InvalidInputError, match="was saved with the kernel .*'projection': "):
+        rt.TangentLearner.load(tmp_path / "learner", network)

@@ -37,7 +37,7 @@ from retarget.kernels.empirical.plan import (
 )
 from retarget.kernels.empirical.private import undisturbed
 from retarget.kernels.empirical.projection import Projection
-from retarget.kernels.empirical.recording import Network
+from retarget.kernels.empirical.recording import Network, load_gradients
 from retarget.kernels.empirical.sketch import FrozenSketch
 from retarget.kernels.empirical.terms import (
     Factors,
@@ -49,7 +49,6 @@ from retarget.samples import (
     Samples,
     as_samples,
     count,
-    failure_explained,
     leaves,
     library_of,
     require_finite_samples,
@@ -294,6 +293,7 @@ class EmpiricalNTK(Kernel):
         progress: bool | None = None,
     ) -> None:
         require_network(module)
+        load_gradients()
         number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
         several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
         counted = isinstance(sketch, Integral) and not isinstance(sketch, bool) and sketch >= 1
@@ -427,8 +427,7 @@ class EmpiricalNTK(Kernel):
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
         reuse = max(1, n * m / (n + m))
-        with failure_explained(B):  # only A has been tried
-            K = self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
+        K = self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
         return self._without_overflow(K, A, B)
 
     def _diag(self, A: Samples) -> Tensor:

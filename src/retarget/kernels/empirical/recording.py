@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -273,6 +274,17 @@ def derivatives(
     """The gradients of outputs, weighted by the seed: dense, and None where none depends on it."""
     found = torch.autograd.grad(outputs, by, seed, retain_graph=retain, allow_unused=True)
     return [each if each is None else _dense(each) for each in found]
+
+
+@cache
+def load_gradients() -> None:
+    """Has torch import what its first gradient with a seed needs, which takes about a second.
+
+    In a process that is forked while a thread imports it, every later gradient would wait forever.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        one = torch.ones(1, device="cpu", requires_grad=True)
+        derivatives(2 * one, [one], torch.ones_like(one))
 
 
 def _dense(gradient: Tensor) -> Tensor:
