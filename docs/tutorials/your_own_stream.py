@@ -26,8 +26,8 @@ def _():
     import numpy as np
 
     import retarget as rt
+    from retarget.engine.losses import one_hot
     from retarget.lab.data.digits import digits_stream
-    from retarget.theory.losses import one_hot
 
     digits = digits_stream(seed=0)
     X, labels = digits.x_train, digits.labels_train

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from numpy.linalg import cholesky, solve
 
+from retarget.engine.offline.all import RecursiveRidge
 from retarget.engine.primal import FeatureRows, PrimalLearner
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.offline.aims import RecursiveRidge
 from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, problems
 

@@ -16,6 +16,7 @@ from river import checks, linear_model, optim, preprocessing
 
 import retarget as rt
 import retarget.integrations.river
+from retarget.engine.losses import nearest_distributions
 from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, RetargetError
 from retarget.integrations.river import (
     StreamingRidgeClassifier,
@@ -24,7 +25,6 @@ from retarget.integrations.river import (
 )
 from retarget.integrations.river_ridge import LEVEL
 from retarget.streaming.corrector import TargetCorrector
-from retarget.theory.losses import nearest_distributions
 
 NAMES = ["size", "age", 3, ("a", "pair")]
 Linear, SLOWER = linear_model.LinearRegression, optim.schedulers.InverseScaling(0.1)

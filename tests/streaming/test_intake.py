@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.engine import dual
+from retarget.engine import cholesky, dual
 from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -17,7 +17,6 @@ from retarget.errors import (
     ResultOverflowError,
     StreamTooLargeError,
 )
-from retarget.theory import cholesky
 from support.problems import assert_same, make_class_stream, make_stream, panels_of
 from support.streaming_objects import CE, correction, corrector, feed, results, saved, shift
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.engine.offline import recent
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
 from retarget.kernels.stationary import RandomFourier
-from retarget.theory.offline import aims
 from support.lab_problems import mlp
 from support.oracles.empirical_ntk import gram
 from support.problems import (
@@ -258,7 +258,7 @@ def test_under_drift_an_aim_at_what_is_recent_helps_and_all_the_past_hurts():
 
 
 def test_a_discount_keeps_what_counts_above_rounding():
-    assert aims.as_aim("discount:0.5").horizon == 53
+    assert recent.as_aim("discount:0.5").horizon == 53
     stream = make_stream(80, 1, seed=4)
     corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1), 1.0, 8, aim="discount:0.5")
     corrector.correct(stream.features, stream.Y)

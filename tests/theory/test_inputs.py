@@ -271,7 +271,7 @@ def test_not_positive_definite_says_by_how_much_and_what_would_do(monkeypatch):
     with pytest.raises(NotPositiveDefiniteError, match="in float32.*or compute in float64"):
         rt.iterative_targets(*single, LEARNER, 0.01, 3, ridge=1.0)
     # beyond the size where the spectrum is computed, the offered jitter is still enough
-    monkeypatch.setattr("retarget.theory.cholesky.EXPLAINED_SIZE", 2)
+    monkeypatch.setattr("retarget.engine.cholesky.EXPLAINED_SIZE", 2)
     M = K - 0.9 * np.diag(np.arange(9) > 5)
     with pytest.raises(NotPositiveDefiniteError, match="from row [6-8] on") as caught:
         rt.offline_coefficients(M, Y, gamma=1e-3)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.engine.cholesky import GrowingCholesky, factorize, inverse_norm
 from retarget.errors import (
     DivergenceWarning,
     InvalidInputError,
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
-from retarget.theory.cholesky import GrowingCholesky, factorize, inverse_norm
 from support.problems import core_functions, make_stream, panels_of
 
 LEARNER = rt.SGD(lr=0.3)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from retarget.engine.losses import nearest_distributions, one_hot, row_losses
 from retarget.errors import InvalidInputError
-from retarget.theory.losses import nearest_distributions, one_hot, row_losses
 
 BY_HAND = [
     ([1.4, -0.2, -0.2], [1.0, 0.0, 0.0]),

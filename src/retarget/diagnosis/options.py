@@ -8,13 +8,13 @@ import numpy as np
 
 from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
 from retarget.diagnosis.dialect import named, option
+from retarget.engine.offline.recent import Aim, as_aim
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.lookup import kernel_names, takes_width
 from retarget.learners import SGD, require_learner
 from retarget.scalars import as_positive, is_whole
 from retarget.text import amount_of_memory, as_seed
 from retarget.theory.iterative import check_correction
-from retarget.theory.offline.aims import Aim, as_aim
 from retarget.theory.offline.logistic import LARGEST_GAMMA
 
 Auto = Literal["auto"]

@@ -28,9 +28,11 @@ from retarget.distributed.tiles import (
     on_tensors,
     transpose_times,
 )
+from retarget.engine.cholesky import warn_if_meaningless
 from retarget.engine.dual import DualLearner, Shares
 from retarget.engine.followers import Exact, Follower, Iterative, Online, Parts
 from retarget.engine.lesson import Lesson, Past, products
+from retarget.engine.offline.all import newest_coefficients
 from retarget.engine.response import remaining_start, require_lasting_start, step_response
 from retarget.engine.stability import (
     FAR_BEYOND,
@@ -42,10 +44,8 @@ from retarget.engine.stream import FirstBlock, SampleStream, Window
 from retarget.learners import SGD
 from retarget.scalars import as_non_negative
 from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching
 from retarget.theory.iterative import check_correction
-from retarget.theory.offline.aims import newest_coefficients
 
 
 @in_plain_torch

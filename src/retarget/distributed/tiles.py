@@ -28,14 +28,14 @@ from torch import Tensor
 
 from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.distributed.cluster import cluster_errors, computed
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.form import Form
-from retarget.theory.cholesky import (
+from retarget.engine.cholesky import (
     not_positive_definite,
     solve_lower,
     solve_lower_right,
     solve_lower_transposed,
 )
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.form import Form
 from retarget.theory.problem import as_stream_targets
 
 Tasks = dict[Any, Any]

@@ -17,11 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.engine.lesson import Lesson, diagonal_blocks
-from retarget.engine.probes import random_probes
-from retarget.engine.response import StepResponse
-from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.cholesky import (
+from retarget.engine.cholesky import (
     SLACK,
     diagonal_roots,
     needed_jitter,
@@ -33,6 +29,10 @@ from retarget.theory.cholesky import (
     solve_lower_right,
     solve_lower_transposed,
 )
+from retarget.engine.lesson import Lesson, diagonal_blocks
+from retarget.engine.probes import random_probes
+from retarget.engine.response import StepResponse
+from retarget.errors import NotPositiveDefiniteError
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.

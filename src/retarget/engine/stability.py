@@ -17,6 +17,7 @@ from torch import Tensor
 from retarget.arrays import shallow
 from retarget.engine.dual import DualLearner
 from retarget.engine.lesson import Lesson, Past, diagonal_blocks
+from retarget.engine.losses import Loss, slope_product, steepest_slope
 from retarget.engine.primal import PrimalLearner
 from retarget.engine.probes import random_signs
 from retarget.errors import (
@@ -29,7 +30,6 @@ from retarget.errors import (
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.losses import Loss, slope_product, steepest_slope
 
 # Errors this many times the largest target are no longer explained by the targets. At the
 # rates that we call stable they stay below four times it on random streams.

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import panels
+from retarget.engine.cholesky import GrowingCholesky, factorize
 from retarget.engine.dual import DualLearner
 from retarget.engine.lesson import diagonal_blocks
+from retarget.engine.offline.all import KernelRidge, RecursiveRidge
 from retarget.engine.primal import FeatureRows, PrimalLearner
 from retarget.engine.settling import in_blocks
 from retarget.engine.stream import Window, equal_blocks
 from retarget.engine.sums import FeatureSums
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky, factorize
-from retarget.theory.offline.aims import KernelRidge, RecursiveRidge
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
 # eigendecomposition is about thirty times the work of a Cholesky factorization.

@@ -11,6 +11,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from retarget.arrays import as_tensor, panels, require_memory
+from retarget.engine.losses import Loss, check_loss, outputs, steepest_slope
+from retarget.engine.offline.recent import as_aim
 from retarget.engine.stability import largest_stable_lr
 from retarget.errors import InvalidInputError
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
@@ -20,8 +22,6 @@ from retarget.learners import SGD
 from retarget.scalars import as_non_negative
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
-from retarget.theory.losses import Loss, check_loss, outputs, steepest_slope
-from retarget.theory.offline.aims import as_aim
 
 CorrectionName = Literal["none", "exact", "iterative"]
 Tracker = ShiftTracker | CorrectionTracker | TargetCorrector

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from retarget.engine.losses import batch_loss, one_hot
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.learners import SGD, Reduction, described_optimizer
@@ -22,7 +23,6 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, take
-from retarget.theory.losses import batch_loss, one_hot
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from retarget.engine.losses import row_losses
 from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.empirical.recording import outputs_with
 from retarget.networks.base import Corrector
 from retarget.samples import Samples
-from retarget.theory.losses import row_losses
 
 # Relative: float32 gradients have seven digits, and another loss differs by a factor or a term.
 TOLERANCE = 1e-3

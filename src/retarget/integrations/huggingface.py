@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from retarget.engine.losses import row_losses
 from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations import agreement
 from retarget.integrations.agreement import Problems, Shift
@@ -21,7 +22,6 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, join, output_of, take
-from retarget.theory.losses import row_losses
 
 try:
     from transformers import Trainer, TrainerCallback, get_scheduler

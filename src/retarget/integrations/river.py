@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from retarget.engine.losses import nearest_distributions
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
 from retarget.integrations.river_named import NamedFeatures
 from retarget.integrations.river_ridge import SequentialRidge
 from retarget.kernels import Features, Linear
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
-from retarget.theory.losses import nearest_distributions
 
 try:
     from river import base, compose, linear_model, optim

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_tensor, require_finite, require_float
+from retarget.engine.losses import one_hot
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.theory.losses import one_hot
 
 LabeledTasks = Sequence[tuple[Any, Any]]
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from retarget.engine.losses import row_losses
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.lab.checkpoint import Checkpoint
 from retarget.lab.history import History
@@ -19,7 +20,6 @@ from retarget.learners import SGD
 from retarget.progress import PatientBar
 from retarget.scalars import as_count
 from retarget.streaming.ridge.views import View, Views
-from retarget.theory.losses import row_losses
 
 EVALUATED_AT_A_TIME = {"cpu": 64}  # so activations stay in the cache; 4096 on other devices
 STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss; 250 on other devices, which each check waits for

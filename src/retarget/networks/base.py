@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.arrays import as_targets, shallow
+from retarget.engine.losses import Loss
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.form import Form
 from retarget.kernels import EmpiricalNTK
@@ -37,7 +38,6 @@ from retarget.samples import (
 )
 from retarget.settings import in_plain_torch
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
-from retarget.theory.losses import Loss
 
 
 class Corrector(ABC):

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from retarget.arrays import as_targets, require_finite, require_no_overflow
 from retarget.engine.followers import Parts
+from retarget.engine.losses import Loss
 from retarget.engine.stream import FirstBlock
 from retarget.errors import InvalidInputError, LargeTargetsWarning
 from retarget.kernels import EmpiricalNTK
@@ -30,7 +31,6 @@ from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.text import as_seed
 from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
-from retarget.theory.losses import Loss
 
 __all__ = ["CorrectionOptions", "Kind", "NetworkCorrector", "Refresh"]
 

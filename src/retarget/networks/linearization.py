@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from retarget.arrays import as_tensor, require_no_overflow
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Online, follow
+from retarget.engine.losses import Loss
 from retarget.engine.response import remaining_start
 from retarget.engine.stream import SampleStream
 from retarget.errors import (
@@ -36,7 +37,6 @@ from retarget.samples import (
 )
 from retarget.scalars import as_non_negative
 from retarget.state_files import require_shape
-from retarget.theory.losses import Loss
 
 TOLERANCE = 1.0  # for the error below: at 1 the theory predicts as poorly as "nothing happens"
 # Factor by which older comparisons count less with each new one: a single block that should move

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from retarget.engine.losses import row_losses
 from retarget.errors import (
     DivergedError,
     InvalidInputError,
@@ -29,7 +30,6 @@ from retarget.networks.linearization import outputs
 from retarget.samples import Samples, take, with_type_of
 from retarget.scalars import as_non_negative
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.losses import row_losses
 
 if TYPE_CHECKING:
     from retarget.networks.corrector import CorrectionOptions

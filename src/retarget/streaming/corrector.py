@@ -7,6 +7,8 @@ from torch import Tensor
 
 from retarget.arrays import shallow
 from retarget.engine.followers import Parts
+from retarget.engine.losses import Loss
+from retarget.engine.offline.recent import as_aim
 from retarget.engine.stream import FirstBlock, SampleStream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
@@ -17,8 +19,6 @@ from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
 from retarget.theory.iterative import FeatureSweep, Sweep, check_correction
-from retarget.theory.losses import Loss
-from retarget.theory.offline.aims import as_aim
 
 
 class TargetCorrector(Resumable):

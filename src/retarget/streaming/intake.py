@@ -19,6 +19,7 @@ from retarget.arrays import (
     require_symmetric,
     shallow,
 )
+from retarget.engine.losses import Loss, check_loss, check_targets
 from retarget.engine.primal import FeatureRows
 from retarget.engine.response import require_lasting_start
 from retarget.errors import InvalidInputError
@@ -37,7 +38,6 @@ from retarget.state_files import (
     write_state,
 )
 from retarget.streaming.turns import in_turn
-from retarget.theory.losses import Loss, check_loss, check_targets
 
 COMPARED = 32  # samples of a portion on which the features are compared with the kernel
 

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows, panels
+from retarget.engine.cholesky import GrowingCholesky
 from retarget.engine.dual import DualLearner
-from retarget.engine.followers import Shift, follow
+from retarget.engine.followers import ShiftFollower, follow
+from retarget.engine.losses import Loss, outputs
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import SampleStream
 from retarget.errors import InvalidInputError
@@ -18,9 +20,7 @@ from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.streaming.turns import in_turn
-from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
-from retarget.theory.losses import Loss, outputs
 from retarget.theory.offline.logistic import LogisticFit
 
 
@@ -60,7 +60,7 @@ class ShiftTracker(Resumable):
         self.loss = loss
         self._intake = Intake(kernel, learner, loss)
         watch = GrowthWatch(learner, self._intake.gram, loss=loss)
-        self._shift = Shift(DualLearner(learner), watch, loss)
+        self._shift = ShiftFollower(DualLearner(learner), watch, loss)
         self._start = GrowingRows()
         self._waiting: Tensor | None = None  # targets of the mini-batch that is not full yet
 

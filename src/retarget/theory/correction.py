@@ -22,9 +22,11 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import ArrayT, as_targets, as_tensor, require_memory
+from retarget.engine.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Exact, follow
 from retarget.engine.lesson import diagonal_blocks
+from retarget.engine.losses import Loss, check_targets, outputs
 from retarget.engine.response import final_response
 from retarget.engine.settling import in_blocks, invert_blocks
 from retarget.engine.stability import GrowthWatch, warn_of_large_targets
@@ -33,10 +35,8 @@ from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD, require_learner
 from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.epochs import online_pass, repeated_targets
 from retarget.theory.iterative import check_correction
-from retarget.theory.losses import Loss, check_targets, outputs
 from retarget.theory.online import loss_problem, offline_solution
 from retarget.theory.problem import as_problem
 

@@ -25,12 +25,12 @@ from retarget.arrays import panels, require_no_overflow
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Follower, Online, Steps, follow
 from retarget.engine.lesson import Lesson, Past, products
+from retarget.engine.losses import Loss, outputs, slope_product
 from retarget.engine.response import final_response, remaining_start, step_response
 from retarget.engine.stability import GrowthWatch, largest_stable_lr
 from retarget.engine.stream import Repeated, RepeatedStream, Window
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD, require_learner
-from retarget.theory.losses import Loss, outputs, slope_product
 from retarget.theory.problem import Problem
 
 DIRECTIONS = 60  # kept by GMRES within a step of Newton's method

@@ -13,11 +13,11 @@ then the new block's dual coefficients and targets are
 far, $F_n = Y_n - \gamma L_{nn}^{-\top} \beta_n$ with $\beta = L^{-1} Y$: one factorization serves
 every block.
 
-The same minimization for a learner with a memory: $A_p$ is then what the past's steps have become
-by the end of the block, and $A_n$ what the block's own steps have. A learner with momentum is still
-moving at that time, so what is made to agree with the offline learner is the function at
-which it would end. (Matching the function at that time is possible too, but leaves the velocity
-free: with a momentum of 0.9 the targets then grow without bound.)
+The same minimization for a learner with a memory (`engine/response.py`): $A_p$ is then what the
+past's steps have become by the end of the block, and $A_n$ what the block's own steps have. A
+learner with momentum is still moving at that time, so what is made to agree with the offline
+learner is the function at which it would end. (Matching the function at that time is possible too,
+but leaves the velocity free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
 import math
@@ -28,8 +28,19 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import ArrayT, as_targets
+from retarget.engine.cholesky import warn_if_meaningless
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Iterative, Parts, Steps, follow
+from retarget.engine.losses import Loss, check_loss, check_targets
+from retarget.engine.offline.all import KernelRidge, RecursiveRidge
+from retarget.engine.offline.learner import OfflineLearner
+from retarget.engine.offline.recent import (
+    ALL,
+    Aim,
+    DiscountedFeatureRidge,
+    RecentKernelRidge,
+    WindowedFeatureRidge,
+)
 from retarget.engine.primal import PrimalLearner
 from retarget.engine.response import require_lasting_start
 from retarget.engine.stability import FeatureGrowthWatch, GrowthWatch, no_past
@@ -39,18 +50,6 @@ from retarget.learners import SGD, require_learner
 from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.losses import Loss, check_loss, check_targets
-from retarget.theory.offline.aims import (
-    ALL,
-    Aim,
-    DiscountedFeatureRidge,
-    KernelRidge,
-    OfflineLearner,
-    RecentKernelRidge,
-    RecursiveRidge,
-    WindowedFeatureRidge,
-)
 from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.problem import as_problem
 

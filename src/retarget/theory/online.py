@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import ArrayT, as_targets, as_tensor, require_finite, require_float
+from retarget.engine.cholesky import factorize
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Online, follow
+from retarget.engine.losses import Loss, check_loss, check_targets
 from retarget.engine.response import require_lasting_start
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import SampleStream
@@ -23,9 +25,7 @@ from retarget.errors import InvalidInputError
 from retarget.learners import SGD, require_learner
 from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import factorize
 from retarget.theory.epochs import online_pass
-from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.logistic import logistic_coefficients
 from retarget.theory.problem import Problem, as_problem
 

@@ -19,9 +19,9 @@ from retarget.diagnosis.models.equivalent import (
     squared_error_factor,
 )
 from retarget.diagnosis.models.runs import pass_as_it_came
+from retarget.engine.losses import batch_loss
 from retarget.engine.stream_kernel import DenseKernel, FeatureKernel
 from retarget.errors import StreamTooLargeError
-from retarget.theory.losses import batch_loss
 from support.diagnosis_streams import as_stream, drifting
 from support.user_models import OneByOne, RunningMean, network, opened, quietly
 

@@ -39,9 +39,9 @@ from retarget.diagnosis.measure.learn import LearnedStream
 from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.engine.losses import nearest_distributions
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import InvalidInputError
-from retarget.theory.losses import nearest_distributions
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
 LEAST_PROBABILITY = 1e-3  # for the log-loss: predictions of a least-squares model reach 0

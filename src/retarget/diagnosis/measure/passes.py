@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.arrays import panels
+from retarget.engine.cholesky import warn_if_meaningless
 from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
 from retarget.engine.lesson import Lesson
 from retarget.engine.response import final_response
@@ -20,7 +21,6 @@ from retarget.engine.stream import Window
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
-from retarget.theory.cholesky import warn_if_meaningless
 
 # An error above this is meaningless, and its square overflows.
 OVERFLOW = 1e150

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from retarget.engine.cholesky import solve_lower, solve_lower_transposed
 from retarget.engine.stability import stable_limit
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
-from retarget.theory.cholesky import solve_lower, solve_lower_transposed
 
 LARGEST_EIGENPROBLEM = 1024
 NON_NORMALITY_ROWS = 2000

@@ -20,9 +20,9 @@ from retarget.diagnosis.models.adapters import (
 )
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
+from retarget.engine.losses import batch_loss
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.import_path import called, imported
-from retarget.theory.losses import batch_loss
 
 LARGER_BATCHES = (8, 32)  # rows, tried if a model cannot learn a mini-batch
 

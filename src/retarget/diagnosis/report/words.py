@@ -20,7 +20,7 @@ from retarget.diagnosis.answers import (
 from retarget.diagnosis.measure.stability import NON_NORMALITY_ROWS
 from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
-from retarget.theory.offline.aims import as_aim
+from retarget.engine.offline.recent import as_aim
 
 SUPERSCRIPTS = str.maketrans(
     "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"

@@ -7,6 +7,7 @@ import polars as pl
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
+from retarget.engine.losses import one_hot
 from retarget.kernels import RBF
 from retarget.lab.data.digits import digits_stream
 from retarget.lab.experiment import Config, Count, Positive
@@ -20,7 +21,6 @@ from retarget.lab.figures.over_seeds import (
 from retarget.learners import COLORS, LABELS, SGD
 from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.losses import one_hot
 from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 LEARNERS = LABELS | {"offline": "offline, all data at once", "online": "online, true targets"}

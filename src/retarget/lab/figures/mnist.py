@@ -18,6 +18,7 @@ from rich.console import RenderableType
 from torch import nn
 
 import retarget.kernels
+from retarget.engine.losses import one_hot
 from retarget.errors import DivergedError, InvalidInputError, install_line
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.lab.data.cache import cache_folder, cached_array, data_set_checksums
@@ -39,7 +40,6 @@ from retarget.learners import COLORS, LABELS, SGD
 from retarget.text import duration
 from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.losses import one_hot
 from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 CLASSES = 10

@@ -11,11 +11,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d, pad, unfold
 from torch.overrides import TorchFunctionMode
 
+from retarget.engine.losses import row_losses
 from retarget.errors import InvalidInputError
 from retarget.lab.methods import Batch, Method
 from retarget.scalars import as_non_negative
 from retarget.state_files import part_of
-from retarget.theory.losses import row_losses
 
 if TYPE_CHECKING:
     from retarget.lab.figures.training import NetworkRun

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from retarget.engine.cholesky import expected_digits, inverse_norm
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -42,7 +43,6 @@ from retarget.streaming.ridge.search import (
     probes,
 )
 from retarget.streaming.ridge.triangle import Triangle
-from retarget.theory.cholesky import expected_digits, inverse_norm
 
 LARGE_FEATURES = 1e6  # larger ones are worth a remark if there is no solution
 LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates

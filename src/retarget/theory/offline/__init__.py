@@ -1,1 +1,1 @@
-"""The offline learners that the iterative correction leads to."""
+"""The offline learner for cross-entropy."""

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows, panels, require_memory, shallow
+from retarget.engine.cholesky import GrowingCholesky
+from retarget.engine.losses import outputs, slope_product, steepest_slope
+from retarget.engine.offline.learner import OfflineLearner, block_bounds
 from retarget.errors import InvalidInputError, NotConvergedError, NotPositiveDefiniteError
 from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import GrowingCholesky
-from retarget.theory.losses import outputs, slope_product, steepest_slope
-from retarget.theory.offline.aims import OfflineLearner, block_bounds
 
 LARGEST_GAMMA = 1e100
 MOST_STEPS = 100  # of Newton's method; about ten are usual, and thirty if gamma is tiny
