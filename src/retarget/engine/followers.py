@@ -1,9 +1,9 @@
 r"""Online learners that follow a stream, window by window, each taught in its own way.
 
-    Online      on given targets                 finds the errors
-    Exact       so that it makes given errors    finds the targets
-    Iterative   to agree with an offline learner finds both, block by block (Eq. 16)
-    Shift       on given targets                 and follows what it predicts for all the past
+    Online          on the stream's targets             finds the errors
+    Exact           so that it makes given errors       finds the targets
+    Iterative       to agree with an offline learner    finds both, block by block (Eq. 16)
+    ShiftFollower   on the stream's targets             and what it predicts for all the past
 
 All take the same steps: what the window is to the learner, what it is taught, the watch, what is
 noted down, the learner's own steps. `follow` passes a stream to several of them, so that the kernel
@@ -171,7 +171,7 @@ class Exact(Follower):
         return Steps(lesson.targets(errors, self.loss, window.start), errors)
 
 
-class Shift(Online):
+class ShiftFollower(Online):
     """A learner of which is followed what it predicts for all samples that it has learned.
 
     Attributes:

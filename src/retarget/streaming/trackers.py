@@ -9,7 +9,7 @@ from torch import Tensor
 from retarget.arrays import GrowingRows, panels
 from retarget.engine.cholesky import GrowingCholesky
 from retarget.engine.dual import DualLearner
-from retarget.engine.followers import Shift, follow
+from retarget.engine.followers import ShiftFollower, follow
 from retarget.engine.losses import Loss, outputs
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import SampleStream
@@ -60,7 +60,7 @@ class ShiftTracker(Resumable):
         self.loss = loss
         self._intake = Intake(kernel, learner, loss)
         watch = GrowthWatch(learner, self._intake.gram, loss=loss)
-        self._shift = Shift(DualLearner(learner), watch, loss)
+        self._shift = ShiftFollower(DualLearner(learner), watch, loss)
         self._start = GrowingRows()
         self._waiting: Tensor | None = None  # targets of the mini-batch that is not full yet
 

@@ -13,11 +13,11 @@ then the new block's dual coefficients and targets are
 far, $F_n = Y_n - \gamma L_{nn}^{-\top} \beta_n$ with $\beta = L^{-1} Y$: one factorization serves
 every block.
 
-The same minimization for a learner with a memory: $A_p$ is then what the past's steps have become
-by the end of the block, and $A_n$ what the block's own steps have. A learner with momentum is still
-moving at that time, so what is made to agree with the offline learner is the function at
-which it would end. (Matching the function at that time is possible too, but leaves the velocity
-free: with a momentum of 0.9 the targets then grow without bound.)
+The same minimization for a learner with a memory (`engine/response.py`): $A_p$ is then what the
+past's steps have become by the end of the block, and $A_n$ what the block's own steps have. A
+learner with momentum is still moving at that time, so what is made to agree with the offline
+learner is the function at which it would end. (Matching the function at that time is possible too,
+but leaves the velocity free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
 import math
