@@ -136,7 +136,8 @@ def ridge(make):
     one.learn(X[:8], Y[:8]).learn(X[8:], Y[8:]).discount(0.9).forget(X[8:], Y[8:], 0.9)
     one.merge(other.learn(X[8:], Y[8:])).all_merge()
     verbs = one.predict(X), one.predict(one.prepare(X)), one.solution(), one.gamma_
-    wider = one.widened(3).predict(X)
+    # one target, as learning would start from the network's outputs if there were two
+    wider = one.empty().learn(X, Y[:, :1]).widened(3).predict(X)
     again = one.empty().learn(X, Y).predict(X)
     tangent = isinstance(one, rt.TangentLearner)
     restored = type(one).from_state(*one.to_state(), NETWORK if tangent else rt.Linear())
