@@ -26,8 +26,7 @@ class Encoder(torch.nn.Module):
     def forward(self, input_ids, attention_mask):
         """Maps a batch of tokens to rows of 384 numbers."""
         states = self.network(input_ids, attention_mask).last_hidden_state
-        known = (states * attention_mask[..., None]).sum(1)
-        return torch.nn.functional.normalize(known, dim=1)
+        return torch.nn.functional.normalize((states * attention_mask[..., None]).sum(1))
 
 
 def main(command="help", *given):
@@ -39,22 +38,20 @@ def main(command="help", *given):
     from transformers import AutoModel, AutoTokenizer
 
     network = Encoder(AutoModel.from_pretrained(MODEL_DIR, add_pooling_layer=False))
-    tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR)
+    tokens = AutoTokenizer.from_pretrained(MODEL_DIR)
+    layers = "network.encoder"
+    model = rt.TangentClassifier(network, prepare=tokens, params=layers, features=2048)
     if STATE.exists():
-        model = rt.TangentClassifier.load(STATE, network, prepare=tokenizer)
-    else:
-        model = rt.TangentClassifier(
-            network, prepare=tokenizer, params="network.encoder", features=2048
-        )
+        model = rt.TangentClassifier.load(STATE, network, prepare=tokens)
     if command == "ask":
         for text, intent in zip(given, model.predict(given, reject=0.05), strict=True):
             print(f"{text} -> {intent or 'none of these intents'}")
         return
-    pairs = [given]
     if len(given) == 1:
         lines = Path(given[0]).read_text(encoding="utf-8").splitlines(keepends=True)
-        pairs = list(csv.reader(lines))
-    texts, intents = zip(*pairs, strict=True)
+        texts, intents = zip(*csv.reader(lines), strict=True)
+    else:
+        texts, intents = given[:1], given[1:]
     change = model.partial_fit if command == "learn" else model.forget
     change(texts, intents)
     model.save(STATE)

@@ -64,3 +64,9 @@ def test_an_example_runs_without_arguments(name, tmp_path):
     if PAGES[name] is not None:
         page = (ROOT / "docs" / PAGES[name]).read_text(encoding="utf-8")
         assert differences("\n".join(printed), page) == []
+
+
+def test_the_tutorial_shows_the_service_as_it_is():
+    program = (ROOT / "examples" / "intents.py").read_text()
+    page = (ROOT / "docs" / "tutorials" / "intents.md").read_text()
+    assert program[program.index("STATE = ") :] in page

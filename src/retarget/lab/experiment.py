@@ -329,7 +329,7 @@ def families() -> dict[str, Family]:
     """Returns all kinds of experiments, by the names that TOML files use."""
     from retarget.lab.figures import digits, intent_tuning, intents, mnist, networks, toy
 
-    known = [digits, intents, intent_tuning, mnist, networks, toy]
+    known = [networks, digits, intents, intent_tuning, mnist, toy]
     return {name: family for module in known for name, family in module.FAMILIES.items()}
 
 

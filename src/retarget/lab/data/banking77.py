@@ -15,7 +15,7 @@ HEADER = ["text", "category"]
 
 
 @dataclass(frozen=True)
-class Sentences:
+class LabeledTexts:
     """Texts, and the name of the intent of each."""
 
     texts: tuple[str, ...]
@@ -24,7 +24,7 @@ class Sentences:
 
 def load_banking77(
     folder: str | Path | None = None, *, download: bool = False
-) -> tuple[Sentences, Sentences]:
+) -> tuple[LabeledTexts, LabeledTexts]:
     """Loads the official training set (10,003 questions) and test set (3,080).
 
     Args:
@@ -40,7 +40,7 @@ def load_banking77(
     return read_questions(train), read_questions(test)
 
 
-def read_questions(path: Path) -> Sentences:
+def read_questions(path: Path) -> LabeledTexts:
     """Reads a CSV file with the columns `text` and `category`."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -54,4 +54,4 @@ def read_questions(path: Path) -> Sentences:
             f"rows, got {header!r:.80}" + (f" and the row {wrong!r:.80}" if wrong else "")
         )
     texts, intents = zip(*rows, strict=True)
-    return Sentences(texts, intents)
+    return LabeledTexts(texts, intents)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from retarget.errors import InvalidInputError
-from retarget.lab.data.banking77 import Sentences
+from retarget.lab.data.banking77 import LabeledTexts
 from retarget.lab.data.fetch import CLINC150, locate
 
 LARGEST = 16_000_000  # bytes of the unpacked file; the official one has 2.5 million
@@ -23,10 +23,10 @@ PARTS = {"train": "train", "validation": "val", "test": "test", "out_of_scope": 
 class Clinc150:
     """15,000 requests for training, 3,000 and 4,500 others; and 1,000 that are out of scope."""
 
-    train: Sentences
-    validation: Sentences
-    test: Sentences
-    out_of_scope: Sentences
+    train: LabeledTexts
+    validation: LabeledTexts
+    test: LabeledTexts
+    out_of_scope: LabeledTexts
 
 
 def load_clinc150(folder: str | Path | None = None, *, download: bool = False) -> Clinc150:
@@ -53,8 +53,8 @@ def load_clinc150(folder: str | Path | None = None, *, download: bool = False) -
         raise InvalidInputError(f"{path} is damaged or not CLINC150: {error!r:.80}") from error
 
 
-def _sentences(pairs: Any) -> Sentences:
+def _sentences(pairs: Any) -> LabeledTexts:
     texts, intents = zip(*pairs, strict=True)
     if not all(isinstance(each, str) for each in (*texts, *intents)):
         raise ValueError("expected pairs of texts")
-    return Sentences(texts, intents)
+    return LabeledTexts(texts, intents)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from retarget.errors import InvalidInputError
 from retarget.kernels import Linear
-from retarget.lab.data.banking77 import Sentences, load_banking77
+from retarget.lab.data.banking77 import LabeledTexts, load_banking77
 from retarget.lab.data.cache import data_set_checksums
 from retarget.lab.data.clinc150 import load_clinc150
 from retarget.lab.data.fetch import find_data_set
@@ -166,7 +166,7 @@ def stops(last: int, step: int) -> tuple[int, ...]:
     return (*range(step, last, step), last)
 
 
-def _first(sentences: Sentences, names: Sequence[str], per_intent: int | None) -> Sentences:
+def _first(sentences: LabeledTexts, names: Sequence[str], per_intent: int | None) -> LabeledTexts:
     """The first few sentences of each of these intents."""
     taken = dict.fromkeys(names, 0)
     pairs = []
@@ -174,7 +174,7 @@ def _first(sentences: Sentences, names: Sequence[str], per_intent: int | None) -
         if intent in taken and (per_intent is None or taken[intent] < per_intent):
             taken[intent] += 1
             pairs.append((text, intent))
-    return Sentences(tuple(text for text, _ in pairs), tuple(name for _, name in pairs))
+    return LabeledTexts(tuple(text for text, _ in pairs), tuple(name for _, name in pairs))
 
 
 def _folds(intents: Sequence[str]) -> np.ndarray:
