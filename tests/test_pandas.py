@@ -13,6 +13,9 @@ import retarget as rt
 from retarget.samples import take
 from support.problems import assert_same
 
+# no test is about how large targets are
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+
 pd = pytest.importorskip("pandas")
 rng = np.random.default_rng(0)
 ROWS = 40
@@ -109,7 +112,7 @@ def network_targets(X, Y, _):
 
 
 def closed_loop(X, Y, _):
-    corrector = rt.ClosedLoopCorrector(network(), LEARNER, 0.1, block_size=4, features=20)
+    corrector = rt.ClosedLoopCorrector(network(), LEARNER, 0.1, block_size=4, features=20, replay=0)
     for first in (0, 4, 8):
         rows = slice(first, first + 4)
         yield corrector.correct(part(X, rows), part(Y, rows))

@@ -16,6 +16,9 @@ from torch import nn
 
 import retarget as rt
 
+# no test is about how large targets are
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+
 N = 12
 LEARNER = rt.SGD(0.02, batch_size=2, momentum=0.5, reduction="sum")
 PLAIN = rt.SGD(0.02, batch_size=2, reduction="sum")

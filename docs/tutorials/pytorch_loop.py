@@ -91,7 +91,7 @@ def _(accuracies, mo):
     After {len(accuracies["corrected"])} tasks the network gets
     **{accuracies["true labels"][-1]:.0%}** of all test images right if trained on true labels,
     and **{accuracies["corrected"][-1]:.0%}** on corrected targets, with the same rate and number
-    of steps. `gamma` and `ridge` decide how much targets are changed; see docs/continual.md.
+    of steps. How much targets are changed is tried out in each task; see docs/continual.md.
     """)
     return
 

@@ -19,6 +19,7 @@ from retarget.errors import (
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.filterwarnings("ignore::UserWarning:torch.nn.modules.lazy"),
+    pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning"),
 ]
 
 RNG = np.random.default_rng(0)

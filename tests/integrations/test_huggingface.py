@@ -248,7 +248,7 @@ REFUSED = {
     "label names": ({"label_names": ["label_ids"]}, "expected \\['labels'\\]"),
     "warm-up": ({"warmup_steps": 2, "lr_scheduler_type": "linear"}, "rate of step 0 is 0.0"),
     "decay": ({"weight_decay": 0.1}, "lr \\* weight_decay is 0, but .*set .*weight_decay=0.0"),
-    "optimizer": ({"optim": "adafactor"}, "a Adafactor; expected torch's .*optim='sgd'"),
+    "optimizer": ({"optim": "adafactor"}, "is Adafactor; expected torch's .*optim='sgd'"),
     "best": (BEST, "load_best_model_at_end is True"),
     "plateau": (PLATEAU, "whose rates are not known beforehand"),
     "loss": ({"extra": {"compute_loss_func": max}}, "compute_loss_func is given"),
@@ -285,7 +285,12 @@ def test_everything_that_is_wrong_is_said_at_once_and_the_arguments_that_would_d
     with pytest.raises(InvalidInputError, match="^6 things would make corrected") as caught:
         by_trainer(tmp_path, bert(dropout=0.1), **wrong)
     message = str(caught.value)
-    for reason in ("a Adafactor", "rate of step 0 is 0.0", "hidden_dropout_prob=0", "bf16 is True"):
+    for reason in (
+        "is Adafactor",
+        "rate of step 0 is 0.0",
+        "hidden_dropout_prob=0",
+        "bf16 is True",
+    ):
         assert reason in message
     right = arguments_in(message, "TrainingArguments")
     expected = {"optim": "sgd", "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 0}

@@ -12,7 +12,10 @@ from retarget.kernels.empirical import ntk, plan
 from support.networks import NETWORKS, Doubled, Network, network, parameter
 from support.oracles.empirical_ntk import close, gradients, products
 
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor"),
+    pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning"),
+]
 
 
 @pytest.mark.parametrize("n", [1, 3, 8])  # one, as many as outputs, others

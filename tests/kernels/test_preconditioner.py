@@ -15,6 +15,9 @@ from support.networks import Network, parameter
 from support.oracles.empirical_ntk import close, jacobian, jacobian_gram, products
 from support.small_bert import SmallBert, sentences
 
+# no test is about how large targets are
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+
 
 def mlp():
     """Every kind of rule, and a parameter without."""

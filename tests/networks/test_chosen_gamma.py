@@ -14,6 +14,7 @@ from torch.nn import functional
 import retarget as rt
 from retarget import lab
 from retarget.errors import InvalidInputError
+from retarget.networks import trials
 from retarget.networks.trials import CANDIDATES, Trial, held_out_rows
 from support.corrected_training import pass_over, row_losses
 from support.lab_problems import mlp, stream
@@ -421,3 +422,23 @@ def test_a_size_of_block_near_twenty():
         learner = rt.SGD(0.1, batch_size=batch, reduction="mean")
         assert rt.NetworkCorrector(mlp(1), learner).block_size == block
         assert rt.ClosedLoopCorrector(mlp(1), learner).block_size == block
+
+
+def test_a_correction_that_blows_up_is_not_chosen_though_it_is_right_about_one_class(monkeypatch):
+    """Logits without bound have no loss on held-out rows that are all of one class."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()
+    X = torch.randn(42, 5, dtype=torch.float64) + 1
+    Y = functional.one_hot(torch.zeros(42, dtype=torch.int64), 3).double()
+    learner = rt.SGD(0.05, batch_size=3, reduction="mean")
+    corrector = rt.NetworkCorrector(network, learner, "auto", BLOCK, loss=CE)
+    corrector.correct(X, Y)
+    assert corrector.trials[1].chosen  # its outputs are 30 times as large as without a correction
+    monkeypatch.setattr(trials, "BLOWN_UP", 20.0)
+    careful = rt.NetworkCorrector(network, learner, "auto", BLOCK, loss=CE)
+    careful.correct(X, Y)
+    assert careful.trials[1].error == math.inf
+    assert not careful.trials[1].chosen
+    errors = [[trial.error for trial in each.trials] for each in (corrector, careful)]
+    assert errors[0][0] == errors[1][0]
+    assert errors[0][2:] == errors[1][2:]

@@ -17,7 +17,10 @@ from support.interrupts import timed_interrupts
 from support.streaming_objects import correction, corrector, feed, shift
 
 INTERRUPTS = 20
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer sends signals")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer sends signals"),
+    pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning"),
+]
 
 
 def made(n=60, m=300, c=4, seed=0):

@@ -14,6 +14,9 @@ from retarget.settings import full_precision
 from support.problems import assert_same
 from support.streaming_objects import correction, corrector, feed, results, shift
 
+# no test is about how large targets are
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+
 THREADS = 4
 
 

@@ -40,6 +40,9 @@ HELD_OUT = 10  # one row of so many
 FEWEST = 4  # rows held out of a task, unless that is more than half of it
 # A candidate is chosen only if it is better than no correction by so many standard errors.
 CLEARLY = 2.0
+# A candidate has blown up if its outputs are so many times as large as those without a correction.
+# Its loss need not show it: outputs without bound are right about a task that has only one class.
+BLOWN_UP = 100.0
 
 
 class Trial(NamedTuple):
@@ -92,6 +95,7 @@ class Rehearsal:
         kernel = K[learned][:, learned]
         shorter = _shortened(learner, past_steps, len(rows.past), len(learned))
         losses = []
+        bound = math.inf
         for strength in (None, *candidates):
             targets = Y[rows.task]
             if strength is not None:
@@ -100,7 +104,14 @@ class Rehearsal:
             weights = self._trained(take(X, rows.task), targets, learner, past_steps)
             predictions = outputs(self.module, take(X, rows.tested), weights)
             true = Y[rows.tested].to(predictions)
-            losses.append(row_losses(predictions, true, self.options.loss))
+            loss = row_losses(predictions, true, self.options.loss)
+            size = float(predictions.norm())
+            if strength is None:
+                usual = size if math.isfinite(size) else 0.0
+                bound = BLOWN_UP * max(usual, float(true.norm()))
+            elif not size <= bound:
+                loss = torch.full_like(loss, math.inf)
+            losses.append(loss)
         errors = [_finite_mean(each) for each in losses]
         best = _best(losses, errors)
         plain = Trial(None, None, errors[0], best == 0)
