@@ -93,7 +93,7 @@ def test_forgetting_and_its_causes_against_a_plain_loop(case):
     found = diagnose_split(parted, options)
 
     past, scales, learner = parted.past, stream.target_scales, options.learner
-    loss = oracle.absolute if options.metric == "absolute" else oracle.squared
+    loss = oracle.absolute if options.metric.name == "absolute" else oracle.squared
     other = 4 if learner.batch_size == 1 else 1
     changes = {("batch", other): replace(learner, batch_size=other)}
 

@@ -113,7 +113,7 @@ def test_a_shuffled_stream_is_fine():
 def test_other_measures_of_classes(metric):
     X, labels = three_wines()
     found = rt.diagnose(X, labels, metric=metric)
-    assert found.metric == metric
+    assert found.metric.name == metric
     online, batch = (found.score(name, "whole") for name in ("online", "offline"))
     assert (
         found.answer("whole").excess.value

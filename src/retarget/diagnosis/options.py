@@ -7,8 +7,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from retarget.arrays import as_positive
-from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
+from retarget.diagnosis.answers import Evaluation, HoldOut
 from retarget.diagnosis.dialect import named, option
+from retarget.diagnosis.metrics import AUTO, Metric, as_metric
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.lookup import kernel_names, takes_width
 from retarget.learners import SGD, require_learner
@@ -44,7 +45,7 @@ class DiagnosisOptions:
     evaluation: Evaluation = "both"
     test_share: float = 0.1
     hold_out: HoldOut = "rows"
-    metric: Metric = "auto"
+    metric: Metric = AUTO  # or anything that `as_metric` accepts
     aim: str = "all"
     gamma: float | Auto = "auto"
     block_size: int | Auto = "auto"
@@ -82,7 +83,6 @@ class DiagnosisOptions:
         for name, known in (
             ("evaluation", get_args(Evaluation)),
             ("hold_out", get_args(HoldOut)),
-            ("metric", get_args(Metric)),
         ):
             if (value := getattr(self, name)) not in known:
                 expected = ", ".join(known)
@@ -92,6 +92,7 @@ class DiagnosisOptions:
                 f"{named('test_share')} is {self.test_share}; expected a share above 0 and at most "
                 "0.4, the share of rows held out for each question"
             )
+        object.__setattr__(self, "metric", as_metric(named("metric"), self.metric))
         as_aim(self.aim, named("aim"))
         as_seed(named("seed"), self.seed)
         to_import = isinstance(self.kernel, str) and ":" in self.kernel

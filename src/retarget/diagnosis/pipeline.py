@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from retarget.diagnosis.answers import AlternativeModel, Estimate, Evaluation, HoldOut, Metric
+from retarget.diagnosis.answers import AlternativeModel, Estimate, Evaluation, HoldOut
 from retarget.diagnosis.measure.along import errors_along
 from retarget.diagnosis.measure.alternatives import tried_alternatives
 from retarget.diagnosis.measure.approximation import (
@@ -49,12 +49,12 @@ from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
-from retarget.diagnosis.report.words import sentence
 from retarget.diagnosis.result import Diagnosis, KernelUsed, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
 from retarget.diagnosis.tables.roles import Impute, Roles, order_rows, order_test_rows
+from retarget.diagnosis.words.numbers import sentence
 from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -92,7 +92,7 @@ def diagnose(
     evaluation: Evaluation = "both",
     test_share: float = 0.1,
     hold_out: HoldOut = "rows",
-    metric: Metric = "auto",
+    metric: Any = "auto",
     aim: str = "all",
     gamma: float | Auto = "auto",
     block_size: int | Auto = "auto",
@@ -150,7 +150,9 @@ def diagnose(
             shops, if new ones will come. The ridge is then chosen on groups as well.
         metric: What learners are compared by: "squared" or "absolute" error; for classes
             "log-loss", "accuracy" or "balanced-accuracy". "auto" is the squared error, and for
-            classes the accuracy where it tells them apart.
+            classes the accuracy where it tells them apart. For your own, a function of the true and
+            the predicted targets, both (m, c), that returns a loss of at least 0 for each row, or
+            its name as "package.module:function" (docs/diagnosis.md).
         aim: The batch model to compare the online learner with: trained on "all" rows, on the last
             N ("window:N"), or with older rows counting less ("discount:0.999"). If the stream
             drifts, one of the latter two is the fair comparison.

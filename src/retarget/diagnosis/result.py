@@ -18,12 +18,12 @@ from retarget.diagnosis.answers import (
     Estimate,
     Forgetting,
     LearnerName,
-    Metric,
     ModelScore,
     ModelWay,
     Question,
     Score,
 )
+from retarget.diagnosis.metrics import Metric
 from retarget.diagnosis.stream import Stream
 from retarget.learners import SGD
 from retarget.storage import atomic_file
@@ -273,8 +273,8 @@ class Diagnosis:
     Attributes:
         stream: The rows that were learned from, in order: n of them, with c targets.
         answers: How the learners do on rows that they have not learned, one for each question.
-        metric: What learners are compared by; "auto" is the squared error, and for classes also the
-            accuracy.
+        metric: What learners are compared by. Its name "auto" means the squared error, and for
+            classes also the accuracy.
         mode: Whether the exact kernel was used, or features instead.
         kernel: The kernel.
         learner: The online learner.

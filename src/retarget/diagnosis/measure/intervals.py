@@ -11,8 +11,9 @@ batches and strips is the one that did best there.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,6 +121,22 @@ class Mean:
     def known(self) -> bool:
         """Whether it is a finite number."""
         return math.isfinite(self.value) and bool(np.isfinite(self.without).all())
+
+    def through(self, function: Callable[[Any], Any] | None) -> "Mean":
+        """Returns a function of the mean, such as its root; the mean itself without a function.
+
+        The jackknife needs nothing but its values without each batch. What chance in the runs adds
+        is what it moves the function by.
+        """
+        if function is None:
+            return self
+        ends = function(self.value + self.over_runs), function(max(0, self.value - self.over_runs))
+        return replace(
+            self,
+            value=float(function(self.value)),
+            without=np.asarray(function(self.without)),
+            over_runs=float(ends[0] - ends[1]) / 2,
+        )
 
 
 def mean_over_runs(runs: list[Mean]) -> Mean:

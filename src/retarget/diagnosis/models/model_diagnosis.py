@@ -18,7 +18,7 @@ from retarget.diagnosis.answers import (
     ModelWay,
     Question,
 )
-from retarget.diagnosis.measure.compare import Predictions, Ruler, losses, rulers
+from retarget.diagnosis.measure.compare import Predictions, Ruler, rulers
 from retarget.diagnosis.measure.forgetting import Remembered, measured_forgetting
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split, as_tensors
@@ -31,6 +31,7 @@ from retarget.diagnosis.measure.intervals import (
     ratio,
 )
 from retarget.diagnosis.measure.recall import Pairs, late_moments
+from retarget.diagnosis.metrics import SQUARED
 from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
 from retarget.diagnosis.models.correction import ModelCorrection, best_correction
 from retarget.diagnosis.models.equivalent import (
@@ -197,11 +198,12 @@ class _Diagnosing:
                 rows=rows,
                 ages=pairs.moment - held_out.times[pairs.place],
                 late=np.isin(pairs.moment, late),
-                first=losses(passage.first, past.part(held), metric)[pairs.place],
-                later=losses(said, past.part(rows), metric),
+                first=metric.losses(passage.first, past.part(held))[pairs.place],
+                later=metric.losses(said, past.part(rows)),
                 learned=len(self._stream),
-                constant=losses(constant, past.part(rows), metric),
+                constant=metric.losses(constant, past.part(rows)),
                 groups=None if groups is None else groups[rows],
+                score=metric.score,
             )
         )
 
@@ -352,7 +354,7 @@ class _Diagnosing:
 
         loss = over_runs(ruler.mean)
         classes = self._stream.kind == "classification"
-        squared = replace(ruler, metric="squared")
+        squared = replace(ruler, metric=SQUARED)
         constant = np.tile(self._stream.Y.mean(axis=0), (len(came), 1))
         recall = zip(*(ruler.recall(run) for run in runs), strict=True)
         return ModelScore(
@@ -378,15 +380,15 @@ class _Diagnosing:
 
 
 def _losses(trained: _Trained, question: Question) -> tuple[float, ...]:
-    """Returns the loss of each run."""
+    """Returns the score of each run."""
     ruler = trained.rulers[question]
-    return tuple(float(ruler.losses(said[question]).mean()) for said in trained.said)
+    return tuple(ruler.mean(said[question]).value for said in trained.said)
 
 
 def mean_error(stream: Stream, predicted: np.ndarray) -> Estimate:
     """Returns the squared error on the stream's own rows, in the user's units."""
     batches = Batches.consecutive(np.arange(len(stream)))
-    return estimate(batches.mean(losses(predicted, stream, "squared")), lowest=0.0)
+    return estimate(batches.mean(SQUARED.losses(predicted, stream)), lowest=0.0)
 
 
 def agreement(shift: np.ndarray, theory: np.ndarray) -> float:

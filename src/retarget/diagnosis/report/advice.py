@@ -22,18 +22,10 @@ from retarget.diagnosis.facts import (
 )
 from retarget.diagnosis.findings import Finding, FindingKind
 from retarget.diagnosis.report.headline import on, too_few
-from retarget.diagnosis.report.words import (
-    change_words,
-    constant_name,
-    error_word,
-    name,
-    number,
-    percent,
-    sentence,
-    with_interval,
-)
 from retarget.diagnosis.result import Diagnosis, VerdictKind
 from retarget.diagnosis.tables.lags import lag_name
+from retarget.diagnosis.words.names import constant_name, error_word, name
+from retarget.diagnosis.words.numbers import change_words, number, percent, sentence, with_interval
 from retarget.text import listed
 
 AdviceKind = Literal[

@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from retarget.diagnosis.answers import Forgetting
 from retarget.diagnosis.dialect import option
-from retarget.diagnosis.report.words import multiple, multiples, typed
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.numbers import multiple, multiples, typed
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = ".:-=+*#@"  # where a terminal has no other letters than ASCII

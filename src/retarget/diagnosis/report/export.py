@@ -10,9 +10,12 @@ import polars as pl
 
 from retarget.diagnosis.answers import TOO_LARGE, Estimate, Forgetting
 from retarget.diagnosis.facts import compared as compared_with_batch
+from retarget.diagnosis.metrics import Metric
 from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
-from retarget.diagnosis.report.words import kernel_words, learner_words, typed
+from retarget.diagnosis.report.scores import written_scores
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import kernel_words, learner_words
+from retarget.diagnosis.words.numbers import typed
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -141,6 +144,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "rows_changed": np.count_nonzero(diagnosis.changed),
         },
         "most_distorted": most_distorted(diagnosis),
+        "score_table": written_scores(diagnosis),
         "findings": diagnosis.findings,
         "verdict": diagnosis.verdict,
     }
@@ -237,6 +241,8 @@ def _plain(value: Any) -> Any:
         value = value.to_dicts()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Metric):
+        return value.name
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if is_dataclass(value):

@@ -23,23 +23,24 @@ from retarget.diagnosis.facts import (
     verdict_kind,
 )
 from retarget.diagnosis.measure.holdout import ENOUGH
-from retarget.diagnosis.report.words import (
-    METRICS,
+from retarget.diagnosis.result import Diagnosis, VerdictKind
+from retarget.diagnosis.words.names import (
     QUESTIONS,
     baseline_name,
     batch_name,
-    change_words,
     constant_name,
     error_word,
+    name,
+)
+from retarget.diagnosis.words.numbers import (
+    change_words,
     interval,
     multiple,
     multiples,
-    name,
     number,
     percent,
     with_interval,
 )
-from retarget.diagnosis.result import Diagnosis, VerdictKind
 
 WHERE: dict[Question, str] = {
     "whole": "from the whole stream",
@@ -113,7 +114,7 @@ class Headline:
                 yield (
                     f"Predicting {simple} is better than both models {on(one.question)}: "
                     f"{number(one.value)} against {number(one.against)} "
-                    f"({METRICS[self.diagnosis.metric]})."
+                    f"({self.diagnosis.metric.words})."
                 )
 
     def _sentences(self, kind: VerdictKind) -> Iterator[str]:

@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from retarget.diagnosis.facts import Standing
 from retarget.diagnosis.findings import Finding
+from retarget.diagnosis.metrics import Metric
+from retarget.diagnosis.report.scores import WrittenScore
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
 from retarget.diagnosis.stream import TargetKind
 
@@ -44,12 +46,14 @@ MORE: dict[type, dict[str, Any]] = {
         "prequential_error": float | None,
         "shift": dict[str, float | None],
         "most_distorted": list[dict[str, Any]],
+        "score_table": list[WrittenScore],
         "findings": tuple[Finding, ...],
         "verdict": Verdict,
     }
 }
 WRITTEN: dict[type, Any] = {
     float: float | None,
+    Metric: str,
     np.ndarray: list[float | None] | list[list[float | None]],
     pl.DataFrame: list[dict[str, Any]],
 }

@@ -7,23 +7,20 @@ from rich.filesize import decimal
 from retarget.diagnosis.answers import TOO_LARGE, Answer, Question
 from retarget.diagnosis.facts import clear_gain
 from retarget.diagnosis.findings import Finding, FindingKind
-from retarget.diagnosis.report.words import (
-    QUESTIONS,
-    approximation_rows,
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
+from retarget.diagnosis.words.names import QUESTIONS, error_word, kernel_words, name
+from retarget.diagnosis.words.numbers import (
     change_words,
-    error_word,
     interval,
-    kernel_words,
     multiple,
     multiples,
-    name,
     number,
     opposite,
     percent,
     sentence,
     with_interval,
 )
-from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
+from retarget.diagnosis.words.setting import approximation_rows
 from retarget.text import listed
 
 

@@ -6,8 +6,9 @@ import plotly.graph_objects as go
 from retarget.diagnosis.answers import ModelScore, Question, Score
 from retarget.diagnosis.measure.compare import MOST_CONFUSED
 from retarget.diagnosis.report.charts import Chart, NotDrawn, figure
-from retarget.diagnosis.report.words import QUESTIONS, chart_text, name, percent
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import QUESTIONS, chart_text, name
+from retarget.diagnosis.words.numbers import percent
 
 NUMBERED = 12  # with at most so many classes, each square shows its number
 

@@ -22,8 +22,9 @@ from retarget.diagnosis.report.curve import (
     times_at_first,
     why_no_curve,
 )
-from retarget.diagnosis.report.words import multiple, multiples, name, percent
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import name
+from retarget.diagnosis.words.numbers import multiple, multiples, percent
 from retarget.learners import COLORS
 
 FEW_TIMES = 10.0  # above this the axis is logarithmic

@@ -18,9 +18,10 @@ from retarget.diagnosis.report.charts import (
     line,
     scale,
 )
-from retarget.diagnosis.report.words import chart_text, moment, number, percent
 from retarget.diagnosis.result import Diagnosis, GroupShift
 from retarget.diagnosis.stream import Stream
+from retarget.diagnosis.words.names import chart_text, moment
+from retarget.diagnosis.words.numbers import number, percent
 from retarget.learners import COLORS
 
 # Colors of groups, in order of appearance. If there are more groups, all have the same color.

@@ -13,8 +13,10 @@ from retarget.diagnosis.report.charts.rows import (
     most_shifted,
     moved,
 )
-from retarget.diagnosis.report.words import chart_text, move_words, name, number, percent
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import chart_text, name
+from retarget.diagnosis.words.numbers import number, percent
+from retarget.diagnosis.words.setting import move_words
 from retarget.learners import COLORS
 
 MOST_CLASSES = 30
