@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from retarget.diagnosis.answers import UNKNOWN, Estimate
-from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report.charts import Chart, NotDrawn, log_scale, rows, scale
 from retarget.diagnosis.report.charts.catalog import CHARTS, report_charts
 from retarget.diagnosis.report.page import chart_json
@@ -413,15 +412,15 @@ def test_largest_moves():
         pull=np.array([[0.0, 0.2, -0.5], [0.0, 0.0, np.nan], [0.0, 0.0, 0.0]]),
         own=np.zeros(3),
     )
-    assert [move[:3] for move in largest_moves(groups)] == [
+    assert [move[:3] for move in groups.largest_moves()] == [
         ("c", "a", 0.5), ("b", "a", 0.25), ("c", "b", 0.125)
     ]  # fmt: skip
-    said = [setting.move_words(move, " units") for move in largest_moves(groups)]
+    said = [setting.move_words(move, " units") for move in groups.largest_moves()]
     assert [("weakened" in one, "strengthened" in one) for one in said] == [
         (True, False), (False, True), (False, False)
     ]  # fmt: skip
     assert "0.25 units" in said[1]
-    assert largest_moves(replace(groups, size=np.eye(3))) == []
+    assert replace(groups, size=np.eye(3)).largest_moves() == []
 
 
 def test_all_rows_of_a_short_stream_and_a_fair_choice_of_a_long_one():

@@ -31,7 +31,7 @@ from retarget.storage import atomic_file
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from retarget.diagnosis.findings import Finding
+    from retarget.diagnosis.findings.kind import Finding
 
 DiagnosisMode = Literal["exact", "features"]
 
@@ -136,6 +136,18 @@ class GroupShift:
     size: np.ndarray
     pull: np.ndarray
     own: np.ndarray
+
+    def largest_moves(self, most: int = 3) -> list[tuple[str, str, float, float]]:
+        """Returns the groups that moved another farthest: learned, moved, size and pull."""
+        size = np.where(np.isfinite(self.size), self.size, 0.0)
+        np.fill_diagonal(size, 0.0)
+        farthest = np.argsort(-size, axis=None, kind="stable")[:most]
+        pairs = [divmod(int(entry), len(size)) for entry in farthest]
+        return [
+            (self.names[g], self.names[h], float(size[h, g]), float(self.pull[h, g]))
+            for h, g in pairs
+            if size[h, g] > 0
+        ]
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,15 @@ from retarget.diagnosis.facts import (
     judged,
     verdict_kind,
 )
-from retarget.diagnosis.measure.holdout import ENOUGH
 from retarget.diagnosis.result import Diagnosis, VerdictKind
 from retarget.diagnosis.words.names import (
-    QUESTIONS,
     baseline_name,
     batch_name,
     constant_name,
     error_word,
     name,
+    on,
+    too_few,
 )
 from retarget.diagnosis.words.numbers import (
     change_words,
@@ -42,12 +42,6 @@ from retarget.diagnosis.words.numbers import (
     with_interval,
 )
 
-WHERE: dict[Question, str] = {
-    "whole": "from the whole stream",
-    "next": "at its end",
-    "test": "in the test set",
-    "progressive": "before they are learned",
-}
 LARGEST_FACTOR = 50.0  # no more rows than so many times what there are can be asked for
 
 
@@ -341,21 +335,6 @@ def rows_needed(estimate: Estimate, bound: float) -> float:
     if not distances:
         return math.inf
     return (reach / max(distances)) ** 2
-
-
-def on(question: Question) -> str:
-    """Returns where something was found."""
-    return f"on {QUESTIONS[question]}"
-
-
-def too_few(answers: list[Answer]) -> str:
-    """Says that there are too few rows of classes that were learned."""
-    return " and ".join(
-        f"{QUESTIONS[one.question]} contain classes that were never learned"
-        if one.unseen
-        else f"only {one.rows:,} rows to test on {WHERE[one.question]} ({ENOUGH} needed)"
-        for one in answers
-    )
 
 
 def _start(text: str) -> str:

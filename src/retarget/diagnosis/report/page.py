@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import retarget
-from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import report_tables as tables
 from retarget.diagnosis.report import scores
 from retarget.diagnosis.report.charts import Chart, NotDrawn, rows, targets
@@ -62,7 +61,7 @@ def report_html(
             class_rows=names.QUESTIONS[class_question(diagnosis)],
             approximation=setting.approximation_rows(diagnosis),
             stability=setting.stability_words(diagnosis),
-            moves=[setting.move_words(move, unit) for move in largest_moves(moved.groups)],
+            moves=[setting.move_words(move, unit) for move in moved.groups.largest_moves()],
             unit=rows.shift_unit(diagnosis),
             command=None if command is None else _visible(command),
             version=retarget.__version__,

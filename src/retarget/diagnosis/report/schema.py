@@ -19,7 +19,8 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, create_model
 
 from retarget.diagnosis.facts import Standing
-from retarget.diagnosis.findings import Finding
+from retarget.diagnosis.findings import kinds
+from retarget.diagnosis.findings.kind import Finding
 from retarget.diagnosis.metrics import Metric
 from retarget.diagnosis.report.scores import WrittenScore
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
@@ -49,7 +50,8 @@ MORE: dict[type, dict[str, Any]] = {
         "score_table": list[WrittenScore],
         "findings": tuple[Finding, ...],
         "verdict": Verdict,
-    }
+    },
+    Finding: {"kind": Literal[tuple(kind.name for kind in kinds())]},
 }
 WRITTEN: dict[type, Any] = {
     float: float | None,
@@ -81,7 +83,8 @@ def json_model(kind: Any) -> type[BaseModel]:
     left_out = PER_ROW.get(kind, set())
     hints = get_type_hints(kind, localns={"pl": pl})  # `answers` does not import polars
     types = {name: of for name, of in hints.items() if name not in left_out}
-    fields: Any = {name: (json_type(of), ...) for name, of in (MORE.get(kind, {}) | types).items()}
+    more = MORE.get(kind, {})  # in front, and instead of a field
+    fields: Any = {name: (json_type(of), ...) for name, of in (more | types | more).items()}
     summary = (kind.__doc__ or "").partition("\n")[0]
     return create_model(
         kind.__name__, __config__=ConfigDict(extra="allow"), __doc__=summary, **fields

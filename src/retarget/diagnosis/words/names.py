@@ -3,7 +3,8 @@
 import html
 import re
 
-from retarget.diagnosis.answers import LearnerName, ModelWay, Question
+from retarget.diagnosis.answers import Answer, LearnerName, ModelWay, Question
+from retarget.diagnosis.measure.holdout import ENOUGH
 from retarget.diagnosis.result import Diagnosis, KernelUsed
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.words.numbers import number
@@ -69,6 +70,14 @@ QUESTIONS: dict[Question, str] = {
 }
 
 
+WHERE: dict[Question, str] = {
+    "whole": "from the whole stream",
+    "next": "at its end",
+    "test": "in the test set",
+    "progressive": "before they are learned",
+}
+
+
 def constant_name(stream: Stream) -> str:
     """Returns the name of the simplest predictor."""
     return "the most frequent class" if stream.kind == "classification" else "the mean"
@@ -123,3 +132,18 @@ def learner_words(diagnosis: Diagnosis) -> str:
         kind = "Nesterov momentum" if learner.nesterov else "momentum"
         words += f", {kind} {number(learner.momentum)}"
     return words
+
+
+def on(question: Question) -> str:
+    """Returns where something was found."""
+    return f"on {QUESTIONS[question]}"
+
+
+def too_few(answers: list[Answer]) -> str:
+    """Says that there are too few rows of classes that were learned."""
+    return " and ".join(
+        f"{QUESTIONS[one.question]} contain classes that were never learned"
+        if one.unseen
+        else f"only {one.rows:,} rows to test on {WHERE[one.question]} ({ENOUGH} needed)"
+        for one in answers
+    )

@@ -21,7 +21,7 @@ from retarget.diagnosis.words.numbers import MINUS, number, percent, sentence
 
 
 def move_words(move: tuple[str, str, float, float], unit: str) -> str:
-    """Says how far learning a group moved the targets of another (see `largest_moves`)."""
+    """Says how far learning a group moved another's targets, of `GroupShift.largest_moves`."""
     learned, moved, size, pull = move
     effect = ""
     if abs(pull) > 0.1 * size:

@@ -3,7 +3,6 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.report.charts import Chart, NotDrawn, dots, figure, finite, line
 from retarget.diagnosis.report.charts.rows import (
@@ -166,7 +165,7 @@ def group_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         "zeroline": False,
     }
     unit = move_unit(diagnosis)
-    moves = " ".join(move_words(move, unit) for move in largest_moves(groups))
+    moves = " ".join(move_words(move, unit) for move in groups.largest_moves())
     empty = " An empty square is not defined." * bool(np.isnan(z).any())
     title = "Which group overwrote which?"
     return Chart(
