@@ -59,10 +59,10 @@ class Advice(NamedTuple):
 class FindingKind(ABC):
     """One kind of finding: how it is found, its sentence, its advice.
 
-    A subclass is the whole record: `class StreamDrifts(FindingKind, name="drift")`. It says how it is found
-    (`find`) and the sentence that tells it (`sentence`), or why it is silent (`silent`). Advice is
-    optional. Findings are told, and advice is given, in the order in which kinds are defined (see
-    `THEMES`).
+    A subclass is the whole record: `class StreamDrifts(FindingKind, name="drift")`. It says how it
+    is found (`find`) and the sentence that tells it (`sentence`), or why it is silent (`silent`).
+    Advice is optional. Findings are told, and advice is given, in the order in which kinds are
+    defined (see `THEMES`).
 
     Args:
         name: What `Finding.kind` says.
@@ -80,9 +80,8 @@ class FindingKind(ABC):
         # a module that is reloaded, as in a notebook, may define its kinds again
         if name in REGISTERED and taken.__qualname__ != cls.__qualname__:
             raise TypeError(f"there is a kind of findings named {name!r}; expected another name")
-        speaks = (
-            cls.sentences is not FindingKind.sentences or cls.sentence is not FindingKind.sentence
-        )
+        own_words = (cls.sentence, cls.sentences)
+        speaks = own_words != (FindingKind.sentence, FindingKind.sentences)
         if speaks == bool(cls.silent):
             raise TypeError(
                 f"the finding {name!r} needs either a sentence or, in `silent`, why it has none"
