@@ -9,8 +9,8 @@ from retarget.diagnosis.facts import enough
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.compare import compare, rulers
 from retarget.diagnosis.measure.holdout import Split, split
+from retarget.diagnosis.measuring import diagnose_split
 from retarget.diagnosis.metrics import METRICS
-from retarget.diagnosis.pipeline import diagnose_split
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting
 from support.problems import make_stream

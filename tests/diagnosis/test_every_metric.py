@@ -180,8 +180,8 @@ def own(losses):
 @pytest.mark.parametrize(
     ("metric", "error", "words"),
     [
-        ("mean", InvalidInputError, "metric is 'mean'; expected one of auto, squared"),
-        (3, InvalidTypeError, "metric is a int"),
+        ("mean", InvalidInputError, "metric .--metric. is 'mean'; expected one of auto, squared"),
+        (3, InvalidTypeError, "metric .--metric. is a int"),
         ("nowhere:loss", InvalidInputError, "cannot be imported"),
         (own(lambda Y: -np.ones(len(Y))), InvalidInputError, "returned -1 for a row"),
         (own(lambda Y: 0.5), InvalidInputError, "one loss for each row"),

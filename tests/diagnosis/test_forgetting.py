@@ -21,7 +21,7 @@ from retarget.diagnosis.measure.holdout import split
 from retarget.diagnosis.measure.intervals import Batches, ratio
 from retarget.diagnosis.measure.passes import Job, learn_online
 from retarget.diagnosis.measure.recall import Fold, Pairs, curve_moments, late_moments
-from retarget.diagnosis.pipeline import diagnose_split
+from retarget.diagnosis.measuring import diagnose_split
 from retarget.kernels import Linear
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting

@@ -122,14 +122,16 @@ def test_points_that_may_mean_both_are_an_error(tmp_path):
     path.write_text(UNCLEAR)
     message = (
         "the column 'sold' holds '1.234' and '999': 1.234 may be a number with decimals, or 1234; "
-        'say which with thousands="none" or thousands="point"'
+        "say which with --thousands none or --thousands point"
     )
     with pytest.raises(InvalidInputError, match=message):
         read_table(path)
     assert read_table(path, thousands="none")["sold"].to_list() == [1.234, 999.0, 12.5]
     assert read_table(path, thousands="point")["sold"].to_list() == [1234, 999, 12500]
     assert read_table(path, ["when", "price"]).columns == ["when", "price"]  # nobody asks
-    with pytest.raises(InvalidInputError, match="thousands is ','; expected one of auto, point, n"):
+    with pytest.raises(
+        InvalidInputError, match="--thousands is ','; expected one of auto, point, n"
+    ):
         read_table(path, thousands=",")
     for others in ("0,5;0.5", "v1.5;1.2.2020", "1;1e5"):  # one says this and one that; none; none
         path.write_text(f"a;b;c\n1.234;{others}\n2.345;;\n")

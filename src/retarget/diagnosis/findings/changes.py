@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from retarget.diagnosis.answers import TOO_LARGE, Estimate, LearnerName, Question
-from retarget.diagnosis.dialect import option
 from retarget.diagnosis.facts import (
     WORTHWHILE,
     Facts,
@@ -26,6 +25,7 @@ from retarget.diagnosis.facts import (
 from retarget.diagnosis.findings.kind import Advice, Finding, FindingKind
 from retarget.diagnosis.findings.yardsticks import UselessModel, compared_answers
 from retarget.diagnosis.result import Diagnosis, VerdictKind
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.words.names import error_word, name, on
 from retarget.diagnosis.words.numbers import change_words, number, sentence
 
@@ -186,7 +186,7 @@ class CorrectionTried(FindingKind, name="correction"):
             "train on iteratively corrected targets",
             effects_of([one for one in findings if one.subject == "iterative"]),
             more=f" These targets are for this learner ({learner}): try them on a network or any "
-            f"other model first ({option('model')}).",
+            f"other model first, with {spelled('model')}.",
             too_far=size if size > TOO_LARGE else 0.0,
         )
         yield from tried.advice(diagnosis)

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from rich.filesize import decimal
 
 from retarget.diagnosis.answers import TOO_LARGE, UNKNOWN
-from retarget.diagnosis.dialect import option
 from retarget.diagnosis.facts import Facts, clear_gain, enough, judged
 from retarget.diagnosis.findings.changes import CORRECTIONS
 from retarget.diagnosis.findings.kind import Advice, Finding, FindingKind
 from retarget.diagnosis.measure.holdout import ENOUGH
 from retarget.diagnosis.result import Diagnosis, VerdictKind
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.words.names import too_few
 from retarget.diagnosis.words.numbers import interval, number, opposite, percent
 from retarget.diagnosis.words.setting import approximation_rows
@@ -213,6 +213,6 @@ class PoorFeatures(FindingKind, name="poor features"):
         """To use more of them, or fewer rows."""
         for one in findings:
             yield self.tip(
-                f"Use more than {one.subject} ({option('features')}), or diagnose fewer rows "
+                f"Use more than {one.subject}, by {spelled('features')}, or diagnose fewer rows "
                 "exactly: the features do not approximate the kernel well enough here."
             )

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from retarget.diagnosis.dialect import option
 from retarget.diagnosis.facts import clear_gain
 from retarget.diagnosis.findings.kind import Advice, Finding, FindingKind
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.words.names import name
 from retarget.diagnosis.words.numbers import interval, number, opposite, percent
 
@@ -39,7 +39,7 @@ class StreamDrifts(FindingKind, name="drift"):
         for one in findings if diagnosis.aim == "all" else ():
             yield self.tip(
                 "If old rows are out of date, compare with a batch model of recent rows: "
-                f"{option('aim', f'window:{one.value:.0f}')}."
+                f"{spelled('aim', f'window:{one.value:.0f}')}."
             )
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from retarget.diagnosis.answers import Answer, Baseline
-from retarget.diagnosis.dialect import command_hint, option
 from retarget.diagnosis.facts import (
     POINTS,
     Facts,
@@ -16,6 +15,7 @@ from retarget.diagnosis.facts import (
 )
 from retarget.diagnosis.findings.kind import Advice, Finding, FindingKind
 from retarget.diagnosis.result import Diagnosis, VerdictKind
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.tables.lags import lag_name
 from retarget.diagnosis.words.names import (
     QUESTIONS,
@@ -145,13 +145,13 @@ class AddingUp(FindingKind, name="adding up"):
     def advice(self, findings: Sequence[Finding], diagnosis: Diagnosis) -> Iterator[Advice]:
         """To check them, and how to leave them out."""
         columns = [one.subject for one in findings]
-        dropped = command_hint(("drop", columns))
+        dropped = spelled("drop", columns)
         if len(dropped) >= LONGEST_OPTION:
-            dropped = command_hint("drop")
+            dropped = spelled("drop")
         yield self.tip(
             f"Check {listed(columns)}: together they give the target exactly (a linear "
             "function). If you learn them only together with the target, leave them "
-            f"out{dropped}."
+            f"out ({dropped})."
         )
 
     def has_room(self, verdict: VerdictKind, known: Facts) -> bool:
@@ -247,7 +247,7 @@ class BaselineWins(FindingKind, name="baseline wins"):
                 for target in stream.target_names[:1]
                 for step in range(1, len(stream.feature_names) + 1)
             )
-            more = option("lags", lags + MORE_LAGS)
+            more = spelled("lags", lags + MORE_LAGS)
             yield self.tip(
                 "Predict the last value instead: that is better than both models on the next "
                 f"rows. Or let the models use earlier values too (not tried here): {more}."
@@ -314,9 +314,9 @@ class BadBatchModel(FindingKind, name="bad batch model"):
         better = []
         for one in diagnosis.alternatives:
             ridge = float(f"{one.gamma:.3g}")
-            model = f"a larger ridge ({option('gamma', ridge)})"
+            model = f"a larger ridge, {spelled('gamma', ridge)}"
             if one.kind == "linear":
-                model = f"a linear model ({option('kernel', 'affine')})"
+                model = f"a linear model, {spelled('kernel', 'affine')}"
             if clear_gain(one.effect) and judged(one.constant) != "behind":
                 change = f"{error_word(diagnosis)} is {change_words(one.effect)}"
                 better.append(f"{model}: {on(one.question)} its {change}")

@@ -42,7 +42,8 @@ def errors_along(
     end, both in the units of the stream.
     """
     rows = kernel.spread_rows(THINNED_ROWS)
-    few, some = kernel.dense(rows), stream.part(rows.numpy())
+    few = kernel.dense(rows)
+    some = stream.part(rows.numpy())
     chunk = -(-len(few) // CHUNKS)
     batch = np.full_like(some.Y, np.nan)
     drift = None

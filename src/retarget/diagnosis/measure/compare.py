@@ -23,7 +23,6 @@ from retarget.diagnosis.answers import (
     Score,
     TriedChange,
 )
-from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.intervals import (
     Batches,
@@ -38,6 +37,7 @@ from retarget.diagnosis.measure.learn import LearnedStream
 from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.metrics import ACCURACY, METRICS, SQUARED, Metric
 from retarget.diagnosis.options import DiagnosisOptions
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream, TargetKind
 from retarget.errors import InvalidInputError
 from retarget.theory.stream_kernel import StreamKernel
@@ -157,11 +157,12 @@ def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
     metric = options.metric
     kind = parted.stream.kind
     if kind not in metric.kinds:
+        meant = IN_WORDS[metric.kinds[0]]
         others = [repr(other.name) for other in METRICS.values() if kind in other.kinds]
         raise InvalidInputError(
-            f"{named('metric')} is {metric.name!r}, which is for {IN_WORDS[metric.kinds[0]]}, and "
-            f"the targets are {IN_WORDS[kind]}; use {', '.join(others)}, or say that they are "
-            f"{IN_WORDS[metric.kinds[0]]} ({option('kind', metric.kinds[0])})"
+            f"{spelled('metric')} is {metric.name!r}, which is for {meant}, and the targets are "
+            f"{IN_WORDS[kind]}; use {', '.join(others)}, or say that they are {meant}, "
+            f"{spelled('kind', metric.kinds[0])}"
         )
     for question, rows in (parted.asked or {"progressive": parted.stream}).items():
         yield Ruler.of(rows, question, metric, parted.whole_groups)

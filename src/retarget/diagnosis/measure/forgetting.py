@@ -152,12 +152,14 @@ def half_life(curve: pl.DataFrame) -> float | None:
         >>> half_life(curve)
         15.0
     """
-    age_before, value_before = 0.0, 0.0
+    age_before = 0.0
+    value_before = 0.0
     for age, value in curve.select("age", "value").iter_rows():
         if value >= DOUBLED:
             way = (DOUBLED - value_before) / (value - value_before)
             return float(age_before + way * (age - age_before))
-        age_before, value_before = age, value
+        age_before = age
+        value_before = value
     return None
 
 
@@ -176,7 +178,8 @@ def mean_over_orders(cells: list[OrderLosses], batches: Batches) -> Mean:
     """
     count = sum(len(cell.pairs) for cell in cells)
     losses = np.full(count, math.nan)
-    errors, freedom = [0.0], 0
+    errors = [0.0]
+    freedom = 0
     for cell in cells:
         orders = len(cell.losses)
         losses[cell.pairs] = cell.losses.mean(axis=0)

@@ -216,7 +216,8 @@ def _remembered(
     answers: FoldAnswers, past: Stream, parted: Split, options: DiagnosisOptions
 ) -> Remembered:
     """Returns the online learner's losses on every row at its time and at all later moments."""
-    fold, later = answers.fold, answers.later
+    fold = answers.fold
+    later = answers.later
     rows = fold.rows[later.place]
     truth = past.part(rows)
     constant = np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))

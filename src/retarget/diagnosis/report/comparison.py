@@ -112,7 +112,8 @@ def _of_memory(earlier: dict[str, Any], now: dict[str, Any], whose: str) -> Iter
     ):
         if earlier[field] is not None and now[field] is not None:
             yield _line(f"{whose}{label}", earlier[field], now[field], "times")
-    was, model = earlier.get("model"), now.get("model")
+    was = earlier.get("model")
+    model = now.get("model")
     if was and model and was["name"] == model["name"]:
         yield from _of_memory(was, model, f"{name(model['name'])}, ")
 
@@ -132,7 +133,8 @@ def _as_times(increase: Estimate) -> str:
 
 def _line(label: str, before: Any, now: Any, measure: str) -> Compared:
     """Words two intervals of the JSON and their difference."""
-    was, became = as_estimate(before), as_estimate(now)
+    was = as_estimate(before)
+    became = as_estimate(now)
     if measure == "times":
         texts = _as_times(was), _as_times(became)
     else:

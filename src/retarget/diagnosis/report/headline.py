@@ -202,7 +202,8 @@ class Headline:
 
     def _shares(self) -> str | None:
         """Says how much of the distance to the batch model is due to the order."""
-        order, single = self.shown.order_cost, self.shown.one_pass_cost
+        order = self.shown.order_cost
+        single = self.shown.one_pass_cost
         if order is None or single is None or not (clear_cost(order) and clear_cost(single)):
             return None
         both = math.log1p(order.value), math.log1p(single.value)
@@ -355,7 +356,8 @@ def logged_headline(diagnosis: Diagnosis) -> str | None:
     model = diagnosis.model
     if model is None or not model.logged:
         return None
-    before, again = model.prequential, model.remembered
+    before = model.prequential
+    again = model.remembered
     if not (math.isfinite(before.value) and math.isfinite(again.value)):
         known = before if math.isfinite(before.value) else again
         return f"The squared error of {model.name} is {with_interval(known)}."

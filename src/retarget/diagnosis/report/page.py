@@ -37,8 +37,12 @@ def report_html(
     It shows the command that reproduces it, or says that it was made from Python, the date `made`
     (default: now), and the comparison with an earlier run, if there is one.
     """
-    charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
-    plotly, script, moved = _plotly(), _part("report.js"), rows.moved(diagnosis)
+    charts = report_charts(diagnosis)
+    stream = diagnosis.stream
+    model = diagnosis.model
+    plotly = _plotly()
+    script = _part("report.js")
+    moved = rows.moved(diagnosis)
     unit = targets.move_unit(diagnosis)
     text = (
         _environment()

@@ -55,7 +55,8 @@ from retarget.diagnosis.words.numbers import (
     with_interval,
 )
 
-NOT_DEFINED, NOT_MEASURED = "not defined", "not measured"
+NOT_DEFINED = "not defined"
+NOT_MEASURED = "not measured"
 MOST_TARGETS = 40
 COMPARED: tuple[LearnerName, ...] = ("offline", "online")
 COLUMNS: dict[Question, str] = {
@@ -289,7 +290,8 @@ def group_table(diagnosis: Diagnosis) -> ReportTable:
             farthest = Cell(NOT_DEFINED, "the learner diverged")
         else:
             farthest = Cell("none", "no later group")
-        own, same = number(float(groups.own[g])), number(float(groups.size[g, g]))
+        own = number(float(groups.own[g]))
+        same = number(float(groups.size[g, g]))
         rows.append(
             [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), farthest]
         )
@@ -302,11 +304,14 @@ def group_table(diagnosis: Diagnosis) -> ReportTable:
 
 def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     """Returns the ten rows that were moved farthest; None if no shift is finite."""
-    stream, found, model = diagnosis.stream, moved(diagnosis), diagnosis.model
+    stream = diagnosis.stream
+    found = moved(diagnosis)
+    model = diagnosis.model
     size = found.size
     if not np.isfinite(size).any():
         return None
-    rows, (names, groups) = most_shifted(size), partition(stream)
+    rows = most_shifted(size)
+    (names, groups) = partition(stream)
     columns = {"Row": [f"{stream.rows[i]:,}" for i in rows]}
     if axis_of(stream)[1] != "row":
         columns["Position"] = [f"{i + 1:,}" for i in rows]

@@ -63,7 +63,8 @@ WRITTEN: dict[type, Any] = {
 
 def json_type(kind: Any) -> Any:
     """Returns the type that values of a type have in the JSON."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is None and kind in WRITTEN:
         return WRITTEN[kind]
     if is_dataclass(kind) or hasattr(kind, "_fields"):

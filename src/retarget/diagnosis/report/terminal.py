@@ -124,7 +124,8 @@ def everything(
 ) -> list[RenderableType]:
     """Returns what `--verbose` shows: all advice, tables, findings, notes and definitions."""
     screen = screen or Screen()
-    verdict, stream = diagnosis.verdict, diagnosis.stream
+    verdict = diagnosis.verdict
+    stream = diagnosis.stream
     scores = [score_table(diagnosis)]
     if diagnosis.model is not None:
         scores.append(learner_scores(diagnosis))

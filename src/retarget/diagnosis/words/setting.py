@@ -89,7 +89,8 @@ def definitions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Returns what was computed and how, as terms and descriptions."""
-    stream, about = diagnosis.stream, diagnosis.approximation
+    stream = diagnosis.stream
+    about = diagnosis.approximation
     facts = [
         ("Rows learned from", f"{len(stream):,}"),
         (
@@ -131,7 +132,8 @@ def tested_on(diagnosis: Diagnosis) -> str:
 
 def _correction(diagnosis: Diagnosis) -> str:
     words = f"in blocks of {diagnosis.block_size:,} rows"
-    gamma, ridge = diagnosis.iterative_gamma, diagnosis.iterative_ridge
+    gamma = diagnosis.iterative_gamma
+    ridge = diagnosis.iterative_ridge
     if gamma is not None and gamma.value != diagnosis.gamma.value:
         words += f", following a batch model with ridge {number(gamma.value)} ({gamma.how})"
     if ridge is not None and ridge.value != 0:
@@ -162,7 +164,8 @@ class StabilityWords(NamedTuple):
 
 def stability_words(diagnosis: Diagnosis) -> StabilityWords:
     """Words the section on stability."""
-    rate, largest = diagnosis.lr.value, diagnosis.stability.largest_lr
+    rate = diagnosis.lr.value
+    largest = diagnosis.stability.largest_lr
     share = rate / largest if largest > 0 else math.nan
     safe = not share > 1
     if math.isnan(share):

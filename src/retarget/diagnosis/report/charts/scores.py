@@ -125,15 +125,19 @@ def _marks_of_question(
 
 def rate_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws the rates that were tried, and the largest stable one."""
-    choice, largest = diagnosis.lr, diagnosis.stability.largest_lr
+    choice = diagnosis.lr
+    largest = diagnosis.stability.largest_lr
     tried = choice.tried.sort("value")
     value = tried["value"].to_numpy().astype(float)
     score = tried["score"].cast(float).fill_null(math.nan).to_numpy().astype(float)
     known = np.isfinite(score)
     if known.sum() < 2:
         return NotDrawn("No other rates were tried, or all of them diverged.")
-    stable, found, failed = value[known], score[known], value[~known]
-    red, green = COLORS["iterative"], COLORS["corrected"]
+    stable = value[known]
+    found = score[known]
+    failed = value[~known]
+    red = COLORS["iterative"]
+    green = COLORS["corrected"]
     marks = {"size": 7, "color": GREY}
     traces = [
         line("tried", stable, found, "rate %{x:.3g}<br>error %{y:.3g}", mode="lines+markers",
@@ -146,7 +150,8 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         traces.append(line("diverged", failed, top, tip, mode="markers", marker=cross))
     for label, rate, color in (("used", choice.value, green), ("largest stable", largest, red)):
         if value.min() <= rate <= 3 * value.max():
-            ends, look = [found.min(), found.max()], {"color": color, "dash": "dash"}
+            ends = [found.min(), found.max()]
+            look = {"color": color, "dash": "dash"}
             tip = f"{label}: {number(rate)}"
             traces.append(line(label, [rate, rate], ends, tip, line=look))
     return Chart(

@@ -73,7 +73,8 @@ def _classes(diagnosis: Diagnosis) -> Chart:
     to = np.zeros((len(names), len(names)), dtype=int)  # changed rows, from class to class
     effective = diagnosis.effective.argmax(axis=1)
     np.add.at(to, (true[diagnosis.changed], effective[diagnosis.changed]), 1)
-    rows, changed = np.bincount(true, minlength=len(names)), to.sum(axis=1)
+    rows = np.bincount(true, minlength=len(names))
+    changed = to.sum(axis=1)
     share = changed / np.maximum(rows, 1)
     shown = np.sort(np.argsort(-share, kind="stable")[:MOST_CLASSES])
     became = [f", most often to {names[k]}" for k in to.argmax(axis=1)]
@@ -130,7 +131,8 @@ def move_unit(diagnosis: Diagnosis) -> str:
 def group_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws how far learning each group moved the targets of each, as a heat map."""
     found = moved(diagnosis)
-    groups, z = found.groups, finite(found.groups.size)
+    groups = found.groups
+    z = finite(found.groups.size)
     names = groups.names
     if len(names) < 2:
         return NotDrawn("There is only one group, so there is nothing to compare.")
