@@ -19,8 +19,8 @@ import torch
 
 import retarget as rt
 from retarget.diagnosis.measure.holdout import split
+from retarget.diagnosis.measuring import diagnose_split
 from retarget.diagnosis.options import DiagnosisOptions
-from retarget.diagnosis.pipeline import diagnose_split
 from retarget.diagnosis.stream import Stream
 
 # rows, features, seconds

@@ -376,12 +376,12 @@ PRICE = ("t.csv", "--target", "price")
         ((*PRICE, "--kernel", "rbg"), "--kernel is 'rbg'; expected affine, laplace, linear"),
         ((*PRICE, "--kernel", "no_such:net"), "the kernel 'no_such:net' cannot be imported"),
         ((*PRICE, "--lr", "fast"), "--lr is 'fast'; expected auto or a number"),
-        ((*PRICE, "--width", "0"), "--width is 0; expected a positive"),
+        ((*PRICE, "--width", "0"), "width .--width. is 0; expected a positive"),
         (
             (*PRICE, "--max-memory", "lots"),
-            "--max-memory is 'lots'; expected an amount such",
+            "max_memory .--max-memory. is 'lots'; expected an amount such",
         ),
-        ((*PRICE, "--features", "1"), "--features is 1; expected a whole number, 2 or more"),
+        ((*PRICE, "--features", "1"), "features .--features. is 1; expected a whole number, 2"),
         (
             (*PRICE, "--batch-size", "4"),
             "--batch-size is 4, .*--reduction mean .*--reduction sum",
@@ -392,7 +392,7 @@ PRICE = ("t.csv", "--target", "price")
         ((*PRICE, "--column", "c", "--group", "c"), "'c' .* without --group-as-feature"),
         ((*PRICE, "--kind", "both"), "'both' is not one of 'auto', 'regression'"),
         ((*PRICE, "--model", "a:b", "--predictions", "c"), "a model and a log .* are both given"),
-        ((*PRICE, "--model-options", "a=1"), "there is no model; give --model as well"),
+        ((*PRICE, "--model-options", "a=1"), "there is no model; give model .--model. as well"),
         ((*PRICE, "--nesterov"), "nesterov=True needs a momentum"),
         (
             ("euro.csv", "--target", "a"),
@@ -406,12 +406,18 @@ PRICE = ("t.csv", "--target", "price")
         (("diagnose", "t.csv", "--example", "sensors"), "give t.csv or --example, not both"),
         (("diagnose", "--example", "sensors", "--target", "c"), "give the file of the stream"),
         (("diagnose", "--example", "sensor"), "'sensor' is not"),
-        (("diagnose", *PRICE, "--test", "gaps.csv"), "target: there is no column 'price'"),
+        (("diagnose", *PRICE, "--test", "gaps.csv"), "Y .--target.: there is no column 'price'"),
         (("diagnose", *PRICE, "--test", "gone.csv"), "Error: there is no file gone.csv"),
         # before the file is read: there is none
         (("diagnose", "gone.csv", "--target", "c", "--evaluation", "test"), "there is no test set"),
-        (("diagnose", *PRICE, "--test-share", "2"), "--test-share is 2.0; expected a share"),
-        (("diagnose", *PRICE, "--hold-out", "group"), "no column names the groups; give --group"),
+        (
+            ("diagnose", *PRICE, "--test-share", "2"),
+            ".--test-share. is 2.0; expected a share",
+        ),
+        (
+            ("diagnose", *PRICE, "--hold-out", "group"),
+            "names the groups; give group .--group.",
+        ),
         (("diagnose", *PRICE, "--compare", "gone.json"), "--compare is gone.json, which cannot be"),
         (("diagnose", *PRICE, "--fail-above", "much"), "--fail-above is 'much'; expected a perc"),
         (("diagnose", *PRICE, "--out", "t.csv"), "--out is t.csv, which is a file; expected"),

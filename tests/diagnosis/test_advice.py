@@ -21,7 +21,7 @@ from retarget.diagnosis.answers import (
     TriedChange,
 )
 from retarget.diagnosis.facts import evidence, facts, verdict_kind
-from retarget.diagnosis.report.advice import advised
+from retarget.diagnosis.findings import advised
 from retarget.diagnosis.report.headline import Headline, rows_needed
 from retarget.diagnosis.result import Stability, VerdictKind
 from support.diagnosis_options import diagnosed
@@ -195,11 +195,11 @@ def test_a_change_that_was_not_tried_is_not_advised():
 
 def test_another_batch_model_is_advised_only_if_it_was_tried_and_helped():
     bad = measured(batch_constant=HARM)
-    (text,) = texts(bad, "better model")
+    (text,) = texts(bad, "bad batch model")
     assert "not clearly better" in text
     linear = AlternativeModel("linear", 0.1, "next", effect=GAIN, constant=GAIN)
     smoother = AlternativeModel("smoother", 30.0, "next", effect=UNCLEAR, constant=HARM)
-    (text,) = texts(replace(bad, alternatives=(linear, smoother)), "better model")
+    (text,) = texts(replace(bad, alternatives=(linear, smoother)), "bad batch model")
     assert text.startswith("Compare with a better batch model, a linear model")
     assert "ridge" not in text
 

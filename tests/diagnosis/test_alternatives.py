@@ -6,7 +6,7 @@ import pytest
 import retarget as rt
 from retarget.diagnosis.measure.holdout import split
 from retarget.diagnosis.measure.intervals import Batches, ratio
-from retarget.diagnosis.pipeline import diagnose_split
+from retarget.diagnosis.measuring import diagnose_split
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream
 
@@ -53,7 +53,9 @@ def test_a_linear_model_and_a_larger_ridge_are_tried_on_the_rows_that_are_bad(me
         assert one.constant == pytest.approx(ratio(mean(said), mean(constant)), rel=1e-6)
     linear = [one for one in found.alternatives if one.kind == "linear"]
     assert all(one.effect.high < 0 for one in linear)
-    assert 'a linear model (kernel="affine")' in " ".join(found.verdict.recommendations)
+    assert 'a linear model, kernel="affine" (--kernel affine)' in " ".join(
+        found.verdict.recommendations
+    )
 
 
 def test_nothing_is_tried_where_the_batch_model_is_good_or_cannot_be_asked():

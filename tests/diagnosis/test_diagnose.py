@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.diagnosis.measure.approximation import exact_memory
-from retarget.diagnosis.pipeline import changed_rows
+from retarget.diagnosis.measuring import changed_rows
 from support.diagnosis_options import diagnosed
 from support.diagnosis_streams import as_stream, classes, drifting, spread
 from support.problems import assert_same, fewer_examples

@@ -9,7 +9,7 @@ import pytest
 
 from retarget.diagnosis.answers import Answer, Baseline, Drift, Estimate, Score, TriedChange
 from retarget.diagnosis.facts import compared, judged
-from retarget.diagnosis.findings import winning_baseline
+from retarget.diagnosis.findings.yardsticks import winning_baseline
 from retarget.diagnosis.result import Stability
 from support.diagnosis_options import diagnosed
 from support.diagnosis_streams import classes, drifting

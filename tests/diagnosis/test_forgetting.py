@@ -21,7 +21,7 @@ from retarget.diagnosis.measure.holdout import split
 from retarget.diagnosis.measure.intervals import Batches, ratio
 from retarget.diagnosis.measure.passes import Job, learn_online
 from retarget.diagnosis.measure.recall import Fold, Pairs, curve_moments, late_moments
-from retarget.diagnosis.pipeline import diagnose_split
+from retarget.diagnosis.measuring import diagnose_split
 from retarget.kernels import Linear
 from support.diagnosis_options import options_for
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting
@@ -93,7 +93,7 @@ def test_forgetting_and_its_causes_against_a_plain_loop(case):
     found = diagnose_split(parted, options)
 
     past, scales, learner = parted.past, stream.target_scales, options.learner
-    loss = oracle.absolute if options.metric == "absolute" else oracle.squared
+    loss = oracle.absolute if options.metric.name == "absolute" else oracle.squared
     other = 4 if learner.batch_size == 1 else 1
     changes = {("batch", other): replace(learner, batch_size=other)}
 

@@ -161,7 +161,7 @@ def test_whole_groups_are_held_out():
     [
         ({"options": options_for(evaluation="test")}, r"there is no test set"),
         ({"options": options_for(evaluation="progressive"), "test": drifting(5)}, r"is a test set"),
-        ({"options": options_for(hold_out="group")}, r"no column names the groups; give group="),
+        ({"options": options_for(hold_out="group")}, r"names the groups; give group .--group."),
         ({"options": options_for(hold_out="group"), "stream": classes(30)}, r"only 3; expected"),
         ({"stream": drifting(3)}, r"there are 3 rows; expected at least 4 .*=.progressive"),
         ({"stream": drifting(3), "test": drifting(5, 2)}, r"2 features and 2 targets, the stream"),

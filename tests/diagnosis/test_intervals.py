@@ -18,7 +18,7 @@ from retarget.diagnosis.measure.intervals import (
     half_width,
     mean_over_runs,
     ratio,
-    relative_difference,
+    relative_gap,
 )
 from support.problems import fewer_examples
 
@@ -155,7 +155,7 @@ def test_the_interval_of_a_ratio_is_that_of_its_logarithm():
     assert found.high - found.low < 0.3 * (alone.high - alone.low)
 
 
-def test_relative_difference_has_interval_of_the_difference():
+def test_relative_gap_has_interval_of_the_difference():
     rng = np.random.default_rng(4)
     above = rng.gamma(2.0, 1.0, size=100)
     below = 3 + rng.gamma(2.0, 1.0, size=100)
@@ -163,9 +163,9 @@ def test_relative_difference_has_interval_of_the_difference():
     gaps = (above - below).reshape(10, 10).mean(axis=1)
     reach = student.ppf(0.975, 9) * gaps.std(ddof=1) / np.sqrt(10)
     expected = np.array([gaps.mean(), gaps.mean() - reach, gaps.mean() + reach]) / below.mean()
-    assert relative_difference(means(above), means(below)) == pytest.approx(expected)
-    assert relative_difference(means(0 * above), means(below)).low == -1  # no error is negative
-    assert np.isnan(relative_difference(means(above), means(0 * below)).value)
+    assert relative_gap(means(above), means(below)) == pytest.approx(expected)
+    assert relative_gap(means(0 * above), means(below)).low == -1  # no error is negative
+    assert np.isnan(relative_gap(means(above), means(0 * below)).value)
 
 
 def test_ratios_of_nothing():

@@ -176,7 +176,10 @@ def test_a_log_of_predictions_tells_what_was_forgotten():
     assert told["remembered"]["value"] == found.model.remembered.value
     assert not any(isinstance(part, list) and len(part) == 120 for part in told.values())
     for log, message in (
-        ({"before": ["said", "now"]}, r"model\['before'\] names 2 columns for 1 target"),
+        (
+            {"before": ["said", "now"]},
+            r"model\['before'\] .--predictions. names 2 columns for",
+        ),
         ({"beside": "said"}, "a dict with 'beside'; expected a log of predictions: 'before' each"),
     ):
         with pytest.raises(rt.errors.InvalidInputError, match=message):

@@ -15,12 +15,14 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from retarget.diagnosis.answers import UNKNOWN
+from retarget.diagnosis.metrics import METRICS
 from retarget.diagnosis.report import report_tables as tables
-from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import Chart
 from retarget.diagnosis.report.charts.catalog import CHARTS, report_charts
 from retarget.diagnosis.report.page import chart_json, first_screen, report_html
+from retarget.diagnosis.report.scores import score_table, squared_scores
 from retarget.diagnosis.result import Stability
+from retarget.diagnosis.words import numbers, setting
 from support import made_diagnosis as made
 
 NOON = datetime(2026, 11, 15, 12)
@@ -191,7 +193,7 @@ class TestWords:
             assert " ".join(part.split()) in text
         places = [text.index(word) for word in (verdict.headline, "What was forg", "Use a batch")]
         assert places == sorted(places)
-        for word, meaning in words.definitions(diagnosis):
+        for word, meaning in setting.definitions(diagnosis):
             assert f"{word} {meaning}" in text
 
     def test_compared_with_an_earlier_run(self):
@@ -208,42 +210,45 @@ class TestWords:
         for largest, safe, share in ((np.inf, True, 0), (np.nan, True, 0), (0.1, False, 100)):
             for condition in (1.2, 20.0, 2e3, np.nan):
                 stability = Stability(largest, condition)
-                found = words.stability_words(replace(diagnosis, lr=lr, stability=stability))
+                found = setting.stability_words(replace(diagnosis, lr=lr, stability=stability))
                 assert (found.safe, found.share) == (safe, share)
 
 
 class TestTables:
     def test_scores_have_a_column_for_each_question(self):
         diagnosis = made.regression()
-        table = tables.score_table(diagnosis)
+        table = tables.as_text(score_table(diagnosis))
         assert table.columns == ["Learner", "Whole stream", "Next rows"]
         assert texts(table, "Whole stream") == ["5", "9", "5", "6", "12.5", "15.5"]
         assert texts(table, "Next rows") == ["10", "18", "10", "12", "25", "15.5"]
         assert [row[0].mark for row in table.rows][:2] == ["offline", "online"]
         assert table.rows[1][2].note == "16.2 to 21.6"
         assert "75% (70% to 80%)" in table.rows[3][1].note  # of the gap
-        assert tables.squared_table(diagnosis) is None  # it would say the same again
-        lost = tables.score_table(made.undefined())
+        assert squared_scores(diagnosis) is None  # it would say the same again
+        lost = tables.as_text(score_table(made.undefined()))
         assert texts(lost, "Next rows")[1] == tables.NOT_DEFINED
         assert "gap" not in lost.rows[3][1].note
-        single = tables.score_table(made.progressive())
+        single = tables.as_text(score_table(made.progressive()))
         assert len(single.columns) == 2
         assert texts(single, single.columns[1])[2] == tables.NOT_DEFINED
-        assert tables.score_table(made.many_groups()).columns == ["Learner", "Whole stream"]
+        assert tables.as_text(score_table(made.many_groups())).columns == [
+            "Learner",
+            "Whole stream",
+        ]
 
     def test_the_last_value_is_a_baseline_only_for_the_next_rows(self):
         diagnosis = made.regression()
         whole, following = diagnosis.answers
         whole = replace(whole, baselines=whole.baselines[:1])  # the mean alone
-        table = tables.score_table(replace(diagnosis, answers=(whole, following)))
+        table = tables.as_text(score_table(replace(diagnosis, answers=(whole, following))))
         assert table.rows[-1][1] == (tables.NOT_MEASURED, "only for the next rows", "")
         assert table.rows[-1][2].text == "15.5"
 
     def test_scores_of_classes_and_of_other_metrics(self):
         diagnosis = made.classification()
-        assert texts(tables.score_table(diagnosis), "Whole stream")[:2] == ["95%", "60%"]
-        assert texts(tables.squared_table(diagnosis), "Next rows")[:2] == ["10", "18"]
-        by_loss = tables.score_table(replace(diagnosis, metric="log-loss"))
+        assert texts(tables.as_text(score_table(diagnosis)), "Whole stream")[:2] == ["95%", "60%"]
+        assert texts(tables.as_text(squared_scores(diagnosis)), "Next rows")[:2] == ["10", "18"]
+        by_loss = tables.as_text(score_table(replace(diagnosis, metric=METRICS["log-loss"])))
         assert texts(by_loss, "Whole stream")[:2] == ["5", "9"]
 
     def test_the_first_screen_has_four_of_the_scores(self):
@@ -328,7 +333,7 @@ class TestTables:
         assert texts(shifted, "Time") == [str(stream.times[i]) for i in order]
         assert texts(shifted, "Group") == [stream.groups[i] for i in order]
         true = stream.in_units(stream.Y)[order[0]]
-        assert texts(shifted, "True target")[0] == ", ".join(words.number(y, 4) for y in true)
+        assert texts(shifted, "True target")[0] == ", ".join(numbers.number(y, 4) for y in true)
         shifted = tables.shifted_table(made.classification())  # the file's order, some held out
         assert "Position" not in shifted.columns
         order = np.argsort(-made.classification().shift_size, kind="stable")[:10]
@@ -341,19 +346,19 @@ class TestTables:
         diagnosis = made.classification()
         groups, size = tables.group_table(diagnosis), diagnosis.groups.size
         assert texts(groups, "Rows") == ["75"] * 4
-        assert [row[3].text for row in groups.rows] == [words.number(x) for x in np.diag(size)]
+        assert [row[3].text for row in groups.rows] == [numbers.number(x) for x in np.diag(size)]
         by = int(size[0, 1:].argmax()) + 1
-        assert groups.rows[0][-1][:2] == (words.number(size[0, by]), f"by class {by}")
+        assert groups.rows[0][-1][:2] == (numbers.number(size[0, by]), f"by class {by}")
         assert groups.rows[3][-1].text == "none"
         mine = tables.group_table(made.with_model(diagnosis))  # as the model moved them
-        assert [row[3].text for row in mine.rows] == [words.number(2 * x) for x in np.diag(size)]
+        assert [row[3].text for row in mine.rows] == [numbers.number(2 * x) for x in np.diag(size)]
 
     def test_the_error_along_the_stream(self):
         diagnosis = made.classification()
         table, along = tables.along_table(diagnosis), diagnosis.along
         for column, name in enumerate(("online", "batch", "online_now"), 1):
             assert [row[column].text for row in table.rows] == [
-                words.number(error) for error in along[name]
+                numbers.number(error) for error in along[name]
             ]
         first, last = diagnosis.stream.rows[along["first"][2] - 1], diagnosis.stream.rows[44]
         assert table.rows[2][0].text == f"rows {first} to {last}"
@@ -362,7 +367,7 @@ class TestTables:
 class TestModel:
     def test_each_way_on_both_questions_with_its_change_and_interval(self):
         diagnosis = made.model_regression()
-        ways = tables.score_table(diagnosis)
+        ways = tables.as_text(score_table(diagnosis))
         assert texts(ways, "Whole stream") == ["9", "7", "5", "3", "12.5", "15.5"]
         assert texts(ways, "Next rows") == ["18", "14", "10", "6", "25", "15.5"]
         marks = ["online", "one-step", "offline", "corrected", "baseline"]
@@ -388,18 +393,18 @@ class TestModel:
         assert set(failed) == {"Corrected targets", "Kernel"}
 
     def test_a_log_has_one_score_and_the_page_s_shift_is_the_learner_s(self, pages):
-        table = tables.score_table(made.logged())
+        table = tables.as_text(score_table(made.logged()))
         assert [row[1].text for row in table.rows] == ["8", "12.5", "15.5"]
         assert tables.change_table(made.logged().model) is None
         tested = replace(made.logged(), answers=made.regression().answers)  # asked about other rows
-        assert [row[1].text for row in tables.score_table(tested).rows] == ["8"]
+        assert [row[1].text for row in tables.as_text(score_table(tested)).rows] == ["8"]
         assert "Effective target" in tables.shifted_table(made.logged()).columns
         shifted = tables.shifted_table(made.model_regression())
         model = made.model_regression().model
         row = int(np.argmax(np.linalg.norm(model.end - model.after, axis=1)))
         assert texts(shifted, "Row")[0] == str(160 - row)
         end = made.regression().stream.in_units(model.end)[row]
-        expected = ", ".join(words.number(value, 4) for value in end)
+        expected = ", ".join(numbers.number(value, 4) for value in end)
         assert texts(shifted, "Predicted at the end")[0] == expected
 
 

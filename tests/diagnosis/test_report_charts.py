@@ -9,12 +9,11 @@ import polars as pl
 import pytest
 
 from retarget.diagnosis.answers import UNKNOWN, Estimate
-from retarget.diagnosis.findings import largest_moves
-from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import Chart, NotDrawn, log_scale, rows, scale
 from retarget.diagnosis.report.charts.catalog import CHARTS, report_charts
 from retarget.diagnosis.report.page import chart_json
 from retarget.diagnosis.result import ChosenValue, GroupShift, Stability
+from retarget.diagnosis.words import names, numbers, setting
 from retarget.errors import InvalidInputError
 from retarget.learners import COLORS
 from support import made_diagnosis as made
@@ -147,8 +146,8 @@ class TestAlong:
         )
         chart = report_charts(replace(diagnosis, along=along))["along"]
         assert "positions 33 to 40 (2024-02-02 to 2024-02-09)" in chart.caption
-        assert words.number(diagnosis.along["online"][4]) in chart.caption
-        assert words.number(1e6) in chart.caption
+        assert numbers.number(diagnosis.along["online"][4]) in chart.caption
+        assert numbers.number(1e6) in chart.caption
         assert chart.figure.layout.yaxis.type == "log"
         kept = along.with_columns(online_now="online")
         chart = report_charts(replace(diagnosis, along=kept))["along"]
@@ -374,7 +373,7 @@ class TestScores:
         whole, coming = traces(made.model_regression(), "scores")
         assert list(whole.x) == [9, 7, 5, 3, 12.5, 15.5]
         assert list(coming.x) == [18, 14, 10, 6, 25, 15.5]
-        assert list(whole.marker.color)[:4] == [COLORS[name] for name in words.WAYS.values()]
+        assert list(whole.marker.color)[:4] == [COLORS[name] for name in names.WAYS.values()]
         assert report_charts(made.model_regression())["scores"].title.startswith("Which way of")
 
     def test_rates(self):
@@ -413,15 +412,15 @@ def test_largest_moves():
         pull=np.array([[0.0, 0.2, -0.5], [0.0, 0.0, np.nan], [0.0, 0.0, 0.0]]),
         own=np.zeros(3),
     )
-    assert [move[:3] for move in largest_moves(groups)] == [
+    assert [move[:3] for move in groups.largest_moves()] == [
         ("c", "a", 0.5), ("b", "a", 0.25), ("c", "b", 0.125)
     ]  # fmt: skip
-    said = [words.move_words(move, " units") for move in largest_moves(groups)]
+    said = [setting.move_words(move, " units") for move in groups.largest_moves()]
     assert [("weakened" in one, "strengthened" in one) for one in said] == [
         (True, False), (False, True), (False, False)
     ]  # fmt: skip
     assert "0.25 units" in said[1]
-    assert largest_moves(replace(groups, size=np.eye(3))) == []
+    assert replace(groups, size=np.eye(3)).largest_moves() == []
 
 
 def test_all_rows_of_a_short_stream_and_a_fair_choice_of_a_long_one():
@@ -467,21 +466,21 @@ def test_numbers_in_words():
         (123456789.0, "1.23 \u00d7 10\u2078"), (math.nan, "not defined"),
         (math.inf, "infinite"), (-math.inf, "\u2212infinite"),
     ):  # fmt: skip
-        assert words.number(value) == text
+        assert numbers.number(value) == text
     for share, text in (
         (0.5, "50%"), (0.9975, "99.8%"), (1.0, "100%"), (1 - 1e-9, "100%"), (0.0312, "3.1%"),
         (0.0, "0%"), (-1e-9, "0%"), (1.25, "125%"), (-0.2, "\u221220%"), (math.nan, "not defined"),
     ):  # fmt: skip
-        assert words.percent(share) == text
-    assert words.interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
-    assert words.interval(Estimate(1, math.nan, 2)) == "no interval"
-    assert words.with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"
-    assert words.with_interval(UNKNOWN) == "-"
+        assert numbers.percent(share) == text
+    assert numbers.interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
+    assert numbers.interval(Estimate(1, math.nan, 2)) == "no interval"
+    assert numbers.with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"
+    assert numbers.with_interval(UNKNOWN) == "-"
 
 
 def test_names_in_words():
-    assert words.name("a\n\tb") == "a\ufffdb"
-    assert words.name("") == "(empty)"
-    assert words.name("x" * 99) == "x" * 30 + "\u2026" + "x" * 29
-    assert words.name("\u202eabc\ud800") == "\ufffdabc\ufffd"
-    assert words.chart_text("<b>&amp;$x$") == "&lt;b&gt;&amp;amp;&#36;x&#36;"
+    assert names.name("a\n\tb") == "a\ufffdb"
+    assert names.name("") == "(empty)"
+    assert names.name("x" * 99) == "x" * 30 + "\u2026" + "x" * 29
+    assert names.name("\u202eabc\ud800") == "\ufffdabc\ufffd"
+    assert names.chart_text("<b>&amp;$x$") == "&lt;b&gt;&amp;amp;&#36;x&#36;"

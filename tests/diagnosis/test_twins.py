@@ -113,7 +113,7 @@ def test_a_shuffled_stream_is_fine():
 def test_other_measures_of_classes(metric):
     X, labels = three_wines()
     found = rt.diagnose(X, labels, metric=metric)
-    assert found.metric == metric
+    assert found.metric.name == metric
     online, batch = (found.score(name, "whole") for name in ("online", "offline"))
     assert (
         found.answer("whole").excess.value
@@ -129,5 +129,7 @@ def test_other_measures_of_numbers_and_the_wrong_ones():
     X = rng.normal(size=(200, 2))
     found = rt.diagnose(X, X[:, 0] + rng.normal(size=200), metric="absolute")
     assert found.score("online").loss.value != found.score("online").error.value
-    with pytest.raises(rt.errors.InvalidInputError, match="metric is 'accuracy', which is for cl"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="metric .--metric. is 'accuracy', which is for cl"
+    ):
         rt.diagnose(X, X[:, 0] + rng.normal(size=200), metric="accuracy")

@@ -1,8 +1,8 @@
 """Options of a diagnosis, with those of the learner beside the others; diagnoses of streams."""
 
 from retarget.diagnosis.measure.holdout import split
+from retarget.diagnosis.measuring import diagnose_split
 from retarget.diagnosis.options import OPEN_RATE, DiagnosisOptions
-from retarget.diagnosis.pipeline import diagnose_split
 from retarget.learners import SGD
 
 # Options of the command; in Python the reader of the file, the frame, the type of the targets, the

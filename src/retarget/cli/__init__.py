@@ -12,12 +12,12 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 import retarget
-from retarget.diagnosis.dialect import command_line
 from retarget.errors import DownloadError, ModelRunError, RetargetError
 from retarget.storage import FULL_OR_FAILING
 from retarget.text import printable
 
-FAILED, WRONG_USE = 1, 2
+FAILED = 1
+WRONG_USE = 2
 LONGEST_TYPE = 12  # characters for what an option takes, in the help
 # The one-line help of each command, so that `retarget --help` need not import them (seconds).
 COMMANDS = {
@@ -138,8 +138,7 @@ def main() -> None:
     # before torch is imported: waiting threads then sleep and leave the cores to other processes
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        with command_line():  # errors and advice name the options of the command
-            app()
+        app()
     except (RetargetError, OSError) as error:
         show_error(error)
         failed = isinstance(error, DownloadError | ModelRunError)

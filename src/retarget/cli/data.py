@@ -50,7 +50,8 @@ def _where(data_set: DataSet, folder: Path) -> str:
 @app.command()
 def get(name: Name, data_dir: Folder = None) -> None:
     """Downloads the files of a data set that are missing or have a wrong checksum."""
-    data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
+    data_set = find_data_set(name)
+    folder = fetch.data_folder(data_dir)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, transient=True) as bars:
         tasks = {
@@ -71,7 +72,8 @@ def get(name: Name, data_dir: Folder = None) -> None:
 @app.command()
 def check(name: Name, data_dir: Folder = None) -> None:
     """Compares the files of a data set with the official checksums."""
-    data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
+    data_set = find_data_set(name)
+    folder = fetch.data_folder(data_dir)
     found = {file.download.name: fetch.check_file(file, folder) for file in data_set.files}
     say(f"{name} in {folder}", style="bold")
     for file, (state, detail) in found.items():

@@ -12,7 +12,8 @@ from retarget.cli.load_stream import diagnosis_options, load_stream
 from retarget.cli.results_folder import command_line, write_all, write_table
 from retarget.cli.sensors import FILE, SAME_AS
 from retarget.cli.stream_options import StreamOptions, method_option, stream_command
-from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
+from retarget.diagnosis.answers import Evaluation, HoldOut
+from retarget.diagnosis.metrics import METRICS
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
 
@@ -64,11 +65,12 @@ def diagnose(
         ),
     ] = "rows",
     metric: Annotated[
-        Metric,
+        str,
         method_option(
-            "auto|squared|absolute|log-loss|accuracy|balanced-accuracy",
+            "|".join((*METRICS, "MODULE:FUNCTION")),
             "Measure to compare learners by; auto: the squared error, or for classes the accuracy "
-            "if it shows a difference.",
+            "if it shows a difference. For your own, name a function of the true and the predicted "
+            "targets that returns a loss for each row.",
         ),
     ] = "auto",
     aim: Annotated[

@@ -53,7 +53,8 @@ def explore(
     """
     if file is None and (x is not None or target is not None):
         raise InvalidInputError("--x and --target name columns of a FILE; give the file as well")
-    path, points = PAGE, "" if file is None else points_of(user_path(file), x, target, thousands)
+    path = PAGE
+    points = "" if file is None else points_of(user_path(file), x, target, thousands)
     if out is not None or points:
         path = user_path(OUT if out is None else out)
         with atomic_file(path) as partial:

@@ -81,7 +81,8 @@ def load_stream(
         predictions_after=asked.predictions_after or (),
         lags=asked.lags,
     )
-    column, drop = asked.column or [], asked.drop or []
+    column = asked.column or []
+    drop = asked.drop or []
     if asked.file is None:
         of_file = test or column or drop or asked.thousands != "auto"
         if of_file or roles != Roles(DIGITS):
@@ -90,7 +91,8 @@ def load_stream(
             )
         table, roles = digits_table(asked.seed) if example is None else sensors_table()
         return table, None, roles
-    wanted, thousands = wanted_columns(roles, column, drop), asked.thousands
+    wanted = wanted_columns(roles, column, drop)
+    thousands = asked.thousands
     table = read_table(asked.file, wanted, drop, thousands=thousands)
     roles.require_in(table.columns)
     if test is None:

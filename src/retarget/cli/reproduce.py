@@ -192,7 +192,8 @@ def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
     from retarget.lab.runs.store import RunStore
 
     schedule = Schedule(experiment, RunStore(out), fresh)
-    done, runs = len(schedule.done), schedule.runs
+    done = len(schedule.done)
+    runs = schedule.runs
     _show_title(experiment)
     states = {key: "done" if key in schedule.done else "to do" for key in runs}
     lines = [f"  {key}  {run.name}: {states[key]}" for key, run in runs.items()]
@@ -236,7 +237,8 @@ def _summarize(experiment: Experiment, table: "pl.DataFrame") -> int:
 
 
 def _show_outcome(outcome: "Outcome") -> int:
-    failed, shown = outcome.failed, outcome.failed[:SHOWN_FAILURES]
+    failed = outcome.failed
+    shown = outcome.failed[:SHOWN_FAILURES]
     counted = f", failed: {len(failed)}" if failed else ""
     say(
         f"Runs computed: {outcome.computed}, already done: {outcome.reused}{counted}, "
@@ -265,10 +267,13 @@ class _Watch:
 
     def __init__(self, bars: Progress) -> None:
         self.schedule: Schedule | None = None
-        self._bars, self._told = bars, time.monotonic()
+        self._bars = bars
+        self._told = time.monotonic()
 
     def __call__(self, schedule: "Schedule") -> None:
-        every, done, failed = len(schedule.runs), len(schedule.done), len(schedule.failed)
+        every = len(schedule.runs)
+        done = len(schedule.done)
+        failed = len(schedule.failed)
         if self.schedule is None:  # runs that are found done say nothing about the time left
             self.schedule = schedule
             self._bar = self._bars.add_task("runs", total=every, completed=done)

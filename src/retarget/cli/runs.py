@@ -66,7 +66,8 @@ def show(
     """Shows everything known about a run, and the first rows of its result."""
     store = _store(out)
     key = store.find(key)
-    record, state = store.record(key), store.state(key)
+    record = store.record(key)
+    state = store.state(key)
     say(f"{key}: {state}")
     if record is None:
         return
@@ -133,7 +134,8 @@ def export(
         raise InvalidInputError(f"{file} ends in {file.suffix!r}; expected .parquet or .csv")
     store = _store(out)
     keys = [key for key, record in _chosen(store, experiment) if record is not None]
-    table, as_csv = store.export(keys), file.suffix == ".csv"
+    table = store.export(keys)
+    as_csv = file.suffix == ".csv"
     if as_csv:
         nested = pl.selectors.by_dtype(pl.List)
         table = table.with_columns(nested.cast(pl.List(pl.String)).list.join(" "))

@@ -63,7 +63,8 @@ def sensors_csv() -> str:
         temperature = season + 4 * math.sin(math.pi * time.hour / 12 - 2) + chance.gauss(0, 2)
         humidity = 60 - temperature / 2 + chance.gauss(0, 8)
         device = chance.randrange(len(DEVICES))
-        heating, cooling = max(18 - temperature, 0), max(temperature - 21, 0)
+        heating = max(18 - temperature, 0)
+        cooling = max(temperature - 21, 0)
         power = 0.4 + 0.15 * device + 0.09 * heating + 0.2 * cooling + chance.gauss(0, 0.1)
         shown = "" if chance.random() < 1 / 12 else f"{humidity:.1f}"
         lines.append(

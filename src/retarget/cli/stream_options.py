@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -213,16 +213,20 @@ def stream_command(command: Callable[..., None]) -> Callable[..., None]:
     Typer reads the options of a command from its signature, so the shared ones are written there.
     """
     shared = signature(StreamOptions).parameters
-    own = {
-        name: option for name, option in signature(command).parameters.items() if name != "asked"
-    }
+    of_command = signature(command).parameters
 
     @wraps(command)
-    def called(**given: Any) -> None:
-        asked = StreamOptions(**{name: given.pop(name) for name in shared})
-        command(asked, **given)
+    def called_by_typer(**typed: Any) -> None:
+        asked = StreamOptions(**{name: typed.pop(name) for name in shared})
+        command(asked, **typed)
 
-    parameters = {**shared, **own}
-    vars(called)["__signature__"] = Signature(list(parameters.values()))
-    called.__annotations__ = {name: option.annotation for name, option in parameters.items()}
-    return called
+    options = {**shared, **of_command}
+    del options["asked"]
+    _set_signature(called_by_typer, list(options.values()))
+    return called_by_typer
+
+
+def _set_signature(function: Callable[..., None], options: list[Parameter]) -> None:
+    """Lets a function that takes anything say which options it has."""
+    vars(function)["__signature__"] = Signature(options)
+    function.__annotations__ = {option.name: option.annotation for option in options}

@@ -11,7 +11,6 @@ LearnerName = Literal["offline", "online", "corrected", "iterative"]
 Question = Literal["whole", "next", "test", "progressive"]
 Evaluation = Literal["both", "whole", "next", "progressive", "test"]
 HoldOut = Literal["rows", "group"]
-Metric = Literal["auto", "squared", "absolute", "log-loss", "accuracy", "balanced-accuracy"]
 Change = Literal["rate", "batch", "order"]
 DIVERGED = 1000.0  # a learner is useless if its error is this many times the targets' variance
 TOO_LARGE = 100.0  # a target this many standard deviations from the mean is not usable
@@ -80,7 +79,8 @@ class Score:
         error: Mean squared error over rows and targets, in the user's units (squared).
         accuracy: Share of rows whose class is predicted correctly; None for regression.
         loss: The score by which learners are compared, lower is better: the squared error, or what
-            `metric` names. For an accuracy it is the share of wrong rows.
+            the metric makes of the losses of the rows (`metrics.Metric`). For an accuracy it is the
+            share of wrong rows.
         by_target: Mean squared error of each target, in its own units (squared), if there are
             several; empty for one target and for classes.
         recall: For each class, the share of its rows that are predicted correctly; empty for

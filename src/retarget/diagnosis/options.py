@@ -6,8 +6,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
-from retarget.diagnosis.dialect import named, option
+from retarget.diagnosis.answers import Evaluation, HoldOut
+from retarget.diagnosis.metrics import AUTO, Metric, as_metric
+from retarget.diagnosis.spelling import spelled
 from retarget.engine.offline.recent import Aim, as_aim
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.lookup import kernel_names, takes_width
@@ -44,7 +45,7 @@ class DiagnosisOptions:
     evaluation: Evaluation = "both"
     test_share: float = 0.1
     hold_out: HoldOut = "rows"
-    metric: Metric = "auto"
+    metric: Metric = AUTO  # or anything that `as_metric` accepts
     aim: str = "all"
     gamma: float | Auto = "auto"
     block_size: int | Auto = "auto"
@@ -61,50 +62,52 @@ class DiagnosisOptions:
             )
         for name in ("width", "gamma", "block_size", "ridge", "features"):
             if isinstance(value := getattr(self, name), str) and value != "auto":
-                raise InvalidInputError(f"{named(name)} is {value!r}; expected a number or 'auto'")
+                raise InvalidInputError(
+                    f"{spelled(name)} is {value!r}; expected a number or 'auto'"
+                )
         for name in ("width", "gamma"):
             if (value := getattr(self, name)) != "auto":
                 # frozen dataclass: values are normalized once, here
-                object.__setattr__(self, name, _positive(named(name), value))
+                object.__setattr__(self, name, _positive(spelled(name), value))
         if self.gamma != "auto" and self.gamma > LARGEST_GAMMA:
             raise InvalidInputError(
-                f"{named('gamma')} is {self.gamma:g}; expected at most {LARGEST_GAMMA:g}, beyond "
+                f"{spelled('gamma')} is {self.gamma:g}; expected at most {LARGEST_GAMMA:g}, beyond "
                 "which nothing is learned and numbers overflow"
             )
         if self.max_memory != "auto":
-            size = amount_of_memory(named("max_memory"), self.max_memory)
+            size = amount_of_memory(spelled("max_memory"), self.max_memory)
             object.__setattr__(self, "max_memory", size)
         if not isinstance(self.features, str | None):
-            _require_count(named("features"), self.features)
+            _require_count(spelled("features"), self.features)
         block = self.block_size if self.block_size != "auto" else self.learner.batch_size
         ridge = self.ridge if self.ridge != "auto" else 0.0
         check_correction(self.learner, 1.0, block, ridge, "both", "corrected")
         for name, known in (
             ("evaluation", get_args(Evaluation)),
             ("hold_out", get_args(HoldOut)),
-            ("metric", get_args(Metric)),
         ):
             if (value := getattr(self, name)) not in known:
                 expected = ", ".join(known)
-                raise InvalidInputError(f"{named(name)} is {value!r}; expected one of {expected}")
+                raise InvalidInputError(f"{spelled(name)} is {value!r}; expected one of {expected}")
         if not 0 < self.test_share <= 0.4:
             raise InvalidInputError(
-                f"{named('test_share')} is {self.test_share}; expected a share above 0 and at most "
-                "0.4, the share of rows held out for each question"
+                f"{spelled('test_share')} is {self.test_share}; expected a share above 0 and at "
+                "most 0.4, the share of rows held out for each question"
             )
-        as_aim(self.aim, named("aim"))
-        as_seed(named("seed"), self.seed)
+        object.__setattr__(self, "metric", as_metric(spelled("metric"), self.metric))
+        as_aim(self.aim, spelled("aim"))
+        as_seed(spelled("seed"), self.seed)
         to_import = isinstance(self.kernel, str) and ":" in self.kernel
         if self.width != "auto" and not to_import and not takes_width(self.kernel):
             widths = ", ".join(name for name in kernel_names() if takes_width(name))
             raise InvalidInputError(
-                f"{named('width')} is {self.width!r} with {named('kernel')} {self.kernel!r}; only "
-                f"the kernels {widths} take it: leave it out"
+                f"{spelled('width')} is {self.width!r} with {spelled('kernel')} {self.kernel!r}; "
+                f"only the kernels {widths} take it: leave it out"
             )
         if self.model_options is not None and self.model is None:
             raise InvalidInputError(
-                f"{named('model_options')} is {self.model_options!r} and there is no model; give "
-                f"{option('model')} as well"
+                f"{spelled('model_options')} is {self.model_options!r} and there is no model; give "
+                f"{spelled('model')} as well"
             )
 
     @property
@@ -118,8 +121,8 @@ class DiagnosisOptions:
             return "test"
         if (self.evaluation == "test") != (test is not None):
             raise InvalidInputError(
-                f"{named('evaluation')} is {self.evaluation!r} and there is "
-                f"{'no' if test is None else 'a'} test set; give {option('test')} for 'test', "
+                f"{spelled('evaluation')} is {self.evaluation!r} and there is "
+                f"{'no' if test is None else 'a'} test set; give {spelled('test')} for 'test', "
                 "and only then"
             )
         return self.evaluation

@@ -1,76 +1,24 @@
 """Diagnoses a table, arrays or a stream: `retarget.diagnose`."""
 
-import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import polars as pl
-import torch
-from torch import Tensor, nn
 
-from retarget.diagnosis.answers import AlternativeModel, Estimate, Evaluation, HoldOut, Metric
-from retarget.diagnosis.measure.along import errors_along
-from retarget.diagnosis.measure.alternatives import tried_alternatives
-from retarget.diagnosis.measure.approximation import (
-    Opened,
-    measure_approximation,
-    open_kernel,
-    relative_difference,
-)
-from retarget.diagnosis.measure.baselines import baseline_predictions
-from retarget.diagnosis.measure.choose import (
-    choose_block,
-    choose_gamma,
-    choose_kernel,
-    choose_rate,
-)
-from retarget.diagnosis.measure.compare import (
-    compare,
-    held_out_predictions,
-    predictions,
-    progressive_predictions,
-    rulers,
-)
-from retarget.diagnosis.measure.groups import group_shift, partition
-from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split_at
-from retarget.diagnosis.measure.intervals import ratio
-from retarget.diagnosis.measure.learn import (
-    LearnedStream,
-    attempt_changes,
-    learn_all,
-    other_learners,
-)
-from retarget.diagnosis.measure.stability import largest_rate, non_normality
-from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first_fold
-from retarget.diagnosis.models.model_diagnosis import diagnose_model
+from retarget.diagnosis.answers import Evaluation, HoldOut
+from retarget.diagnosis.measuring import diagnose_split, with_own_kernel
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
-from retarget.diagnosis.report.words import sentence
-from retarget.diagnosis.result import Diagnosis, KernelUsed, Stability
-from retarget.diagnosis.stream import Stream
+from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.splitting import split_table
 from retarget.diagnosis.tables.frames import assembled, assembled_test
-from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
-from retarget.diagnosis.tables.roles import Impute, Roles, order_rows, order_test_rows
-from retarget.engine.stream_kernel import StreamKernel
+from retarget.diagnosis.tables.roles import Impute, Roles
 from retarget.errors import (
     InvalidInputError,
-    InvalidTypeError,
-    NotPositiveDefiniteError,
-    PrecisionWarning,
 )
-from retarget.import_path import USER_ERRORS, called, imported, reason
-from retarget.kernels import EmpiricalNTK, Kernel
-from retarget.kernels.lookup import named_class
+from retarget.kernels import Kernel
 from retarget.learners import SGD
-from retarget.progress import PatientBar
-from retarget.settings import in_plain_torch
 from retarget.text import listed
-
-PASSES = 24  # estimated passes over the rows, for the progress bar
 
 
 def diagnose(
@@ -92,7 +40,7 @@ def diagnose(
     evaluation: Evaluation = "both",
     test_share: float = 0.1,
     hold_out: HoldOut = "rows",
-    metric: Metric = "auto",
+    metric: Any = "auto",
     aim: str = "all",
     gamma: float | Auto = "auto",
     block_size: int | Auto = "auto",
@@ -150,7 +98,9 @@ def diagnose(
             shops, if new ones will come. The ridge is then chosen on groups as well.
         metric: What learners are compared by: "squared" or "absolute" error; for classes
             "log-loss", "accuracy" or "balanced-accuracy". "auto" is the squared error, and for
-            classes the accuracy where it tells them apart.
+            classes the accuracy where it tells them apart. For your own, a function of the true and
+            the predicted targets, both (m, c), that returns a loss of at least 0 for each row, or
+            its name as "package.module:function" (docs/diagnosis.md).
         aim: The batch model to compare the online learner with: trained on "all" rows, on the last
             N ("window:N"), or with older rows counting less ("discount:0.999"). If the stream
             drifts, one of the latter two is the fair comparison.
@@ -225,222 +175,11 @@ def diagnose_table(
             "a model and a log of predictions are both given; give one of them: a model is run, "
             "and needs no log"
         )
-    rows = order_rows(table, roles)
     if roles.logged and options.evaluation == "both" and test is None:
         options = replace(options, evaluation="progressive")  # the log covers all rows
-    classes = None
-    if target_kind(rows) == "classification":
-        classes = class_text(rows.table[roles.target[0]]).to_numpy()
-    groups = rows.as_text(roles.group) if options.hold_out == "group" else None
-    held = held_out(len(rows), options.evaluation_with(test), options, classes, groups)
-    learned = np.setdiff1d(np.arange(len(rows)), held.not_learned)
-    # the preparation must learn nothing from held-out rows (no mean, no category), so the rows to
-    # learn from come first, and are put back in their places afterwards
-    order = np.concatenate([learned, held.not_learned])
-    sorted_rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
-    stream, preparation = prepare(sorted_rows, len(learned))
-    stream = stream.part(np.argsort(order))
-    test_stream = None
-    if test is not None:
-        test_stream = preparation.apply(order_test_rows(test, roles))
-        notes = (f"Test set: {note}" for note in test_stream.notes if note not in stream.notes)
-        stream = replace(stream, notes=(*stream.notes, *notes))
-    if isinstance(options.kernel, str) and ":" in options.kernel:
-        options = replace(options, kernel=imported_kernel(options.kernel, stream.X.shape[1]))
-    parted = split_at(stream, held, test_stream, options)
+    parted, before, after = split_table(table, roles, test, options)
+    options = with_own_kernel(options, parted.stream.X.shape[1])
     diagnosis = diagnose_split(parted, options)
     if not roles.logged:
         return diagnosis
-    before, after = (
-        rows.table[learned].select(columns).to_numpy() if columns else None
-        for columns in (roles.predictions, roles.predictions_after)
-    )
-    logged = from_predictions(parted.stream, before, after, options)
-    return replace(diagnosis, model=logged)
-
-
-def imported_kernel(path: str, features: int) -> Kernel | type[Kernel]:
-    """Returns the kernel, or the class of kernels, that "package.module:factory" is or makes.
-
-    If it makes a network, that is its empirical NTK, in float64.
-    """
-    made = imported(path, "kernel")
-    if not isinstance(made, Kernel) and named_class(made) is None:
-        made = called(made, path, "kernel")
-    if isinstance(made, Kernel) or named_class(made) is not None:
-        return made  # type: ignore[no-any-return]  # by `named_class`
-    if not isinstance(made, nn.Module):
-        raise InvalidTypeError(
-            f"{path!r} returned a {type(made).__name__}; expected a torch.nn.Module, whose tangent "
-            "kernel is used, or a kernel (rt.kernels.Kernel)"
-        )
-    network = made.double().eval()
-    try:
-        with torch.no_grad():
-            network(torch.zeros(2, features, dtype=torch.float64, device="cpu"))
-    except USER_ERRORS as error:
-        raise InvalidInputError(
-            f"the network {path!r} does not accept rows of {features} features, which is how many "
-            f"the table's columns give: {reason(error)}"
-        ) from error
-    return EmpiricalNTK(network)
-
-
-def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
-    """Diagnoses a stream from which the rows to compare the learners on are already held out."""
-    kernel, used = choose_kernel(options, as_tensors(parted.stream)[0])
-    with (
-        PatientBar("diagnosing", PASSES * len(parted.stream)) as bar,
-        _noting_precision() as doubts,
-    ):
-        model = None
-        if options.model is not None:  # first: if it cannot be run, that is reported at once
-            model = diagnose_model(parted, options)
-        opened = open_kernel(kernel, parted, options, bar.advance)
-        found = run_learners(opened, parted, options, used)
-    return replace(found, model=model, failures=(*found.failures, *doubts))
-
-
-@in_plain_torch
-def run_learners(
-    opened: Opened, parted: Split, options: DiagnosisOptions, used: KernelUsed
-) -> Diagnosis:
-    """Chooses the options left open, runs every learner over the stream and compares them."""
-    kernel, stream, progressive = opened.kernel, parted.stream, parted.progressive
-    scales = stream.target_scales
-    gamma = choose_gamma(options, kernel, scales, stream.groups if parted.whole_groups else None)
-    limit = largest_rate(kernel, options.learner)
-    lr = choose_rate(options, kernel, limit, scales, progressive)
-    learner = replace(options.learner, lr=lr.value)
-    block_size = choose_block(options.block_size, learner.batch_size, len(stream))
-
-    fold = first_fold(opened, parted)
-    learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, fold, progressive)
-    shift = learned.effective - kernel.Y
-    groups = group_shift(kernel, stream, partition(stream), learned.dual, shift, learner.batch_size)
-    others = other_learners(len(kernel), learner, lr)
-    learned.changed = attempt_changes(
-        kernel, learner, others, options.seed, learned.answers, progressive
-    )
-
-    answers = []
-    whole: WholeStream | None = None
-    for ruler in rulers(parted, options):
-        first = learned.answers
-        if ruler.question == "whole" and first is not None:
-            whole = ask_about_whole(
-                opened, parted, options, learned, first, learner, others, gamma.value, block_size
-            )
-            answers.append(whole.answer)
-            continue
-        asked = parted.asked.get(ruler.question)
-        if asked is None:
-            said = progressive_predictions(kernel, learned, gamma.value, learner.batch_size)
-        else:
-            said = held_out_predictions(kernel, asked, learned)
-        simple = baseline_predictions(kernel, parted, ruler.question, options)
-        answers.append(compare(said, simple, ruler, parted, options))
-    approximation = measure_approximation(opened, learner, gamma.value)
-    batch = learned.coefficients.get("offline")
-    alternatives: tuple[AlternativeModel, ...] = ()
-    if batch is not None:
-        alternatives = tried_alternatives(kernel, batch, gamma.value, answers, parted, options)
-    if approximation is not None and batch is not None:
-        true = _true_kernel(opened, parted, options, batch)
-        approximation = replace(approximation, true_kernel=true)
-    effective, before = learned.effective.numpy(), learned.online.errors
-    end = effective - gamma.value * learned.dual.numpy()  # Y^e = (gamma I + K) C
-    online = np.full_like(effective, np.nan) if before is None else before.numpy()
-    along, drift = errors_along(kernel, stream, gamma.value, online, stream.Y - end, options)
-    return Diagnosis(
-        stream=stream,
-        answers=tuple(answers),
-        metric=options.metric,
-        mode="exact" if approximation is None else "features",
-        kernel=used,
-        learner=learner,
-        block_size=block_size,
-        lr=lr,
-        gamma=gamma,
-        aim=options.aim,
-        effective=effective,
-        corrected=learned.corrected.numpy(),
-        iterative=learned.iterative.numpy(),
-        prequential=online,
-        density=kernel.density().numpy(),
-        hindsight=float(stream.squared(stream.Y - end).mean()),
-        changed=changed_rows(stream, effective),
-        forgetting=None if whole is None else whole.forgetting,
-        order_cost=None if whole is None else whole.order_cost,
-        one_pass_cost=None if whole is None else whole.one_pass_cost,
-        along=along,
-        drift=drift,
-        groups=groups,
-        stability=Stability(limit, non_normality(kernel, learner, options.seed)),
-        approximation=approximation,
-        iterative_ridge=learned.iterative_ridge,
-        iterative_gamma=learned.iterative_gamma,
-        exactness=_exactness(kernel, learned),
-        alternatives=alternatives,
-        failures=tuple(learned.failures),
-    )
-
-
-def _true_kernel(
-    opened: Opened, parted: Split, options: DiagnosisOptions, batch: Tensor
-) -> Estimate | None:
-    """Returns how far a batch model with the true kernel, on a sample of rows, is above ours.
-
-    Both are asked about the first set of held-out rows; `batch` are our model's coefficients.
-    """
-    sample = opened.sample
-    if sample is None or opened.features is None or opened.features.exact or not parted.asked:
-        return None
-    ruler = next(rulers(parted, options))
-    gamma = choose_gamma(options, sample, parted.stream.target_scales)
-    try:
-        true = sample.offline(gamma.value).coefficients
-    except NotPositiveDefiniteError:
-        return None
-    models = ((sample, true), (opened.kernel, batch))
-    said = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]
-    return ratio(ruler.mean(said[0]), ruler.mean(said[1]))
-
-
-def _exactness(kernel: StreamKernel, learned: LearnedStream) -> float:
-    """Returns how far the exactly corrected learner ends from the batch model, relative to it.
-
-    Both predict the rows of the stream; without rounding they would agree.
-    """
-    ends = [learned.coefficients.get(name) for name in ("offline", "corrected")]
-    batch, corrected = ends
-    if batch is None or corrected is None:
-        return math.nan
-    said = kernel.values(torch.cat([batch, corrected], dim=1)).chunk(2, dim=1)
-    return relative_difference(said[1], said[0])
-
-
-def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:
-    """Returns (n,) whether the class changed, or a number moved to the other side of the mean."""
-    known = np.isfinite(effective).all(axis=1)
-    if stream.kind == "classification":
-        other = effective.argmax(axis=1) != stream.Y.argmax(axis=1)
-    else:
-        other = (effective * stream.Y < 0).any(axis=1)
-    return np.asarray(known & other)
-
-
-@contextmanager
-def _noting_precision() -> Iterator[list[str]]:
-    """Collects precision warnings as sentences; other warnings are issued again."""
-    doubts: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield doubts
-    for warning in caught:
-        if issubclass(warning.category, PrecisionWarning):
-            doubts.append(sentence(f"{warning.message}."))
-        else:
-            place = warning.filename, warning.lineno
-            warnings.warn_explicit(warning.message, warning.category, *place)
-    doubts[:] = dict.fromkeys(doubts)
+    return replace(diagnosis, model=from_predictions(parted.stream, before, after, options))

@@ -18,12 +18,12 @@ from retarget.diagnosis.answers import (
     Estimate,
     Forgetting,
     LearnerName,
-    Metric,
     ModelScore,
     ModelWay,
     Question,
     Score,
 )
+from retarget.diagnosis.metrics import Metric
 from retarget.diagnosis.stream import Stream
 from retarget.learners import SGD
 from retarget.storage import atomic_file
@@ -31,7 +31,7 @@ from retarget.storage import atomic_file
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from retarget.diagnosis.findings import Finding
+    from retarget.diagnosis.findings.kind import Finding
 
 DiagnosisMode = Literal["exact", "features"]
 
@@ -136,6 +136,18 @@ class GroupShift:
     size: np.ndarray
     pull: np.ndarray
     own: np.ndarray
+
+    def largest_moves(self, most: int = 3) -> list[tuple[str, str, float, float]]:
+        """Returns the groups that moved another farthest: learned, moved, size and pull."""
+        size = np.where(np.isfinite(self.size), self.size, 0.0)
+        np.fill_diagonal(size, 0.0)
+        farthest = np.argsort(-size, axis=None, kind="stable")[:most]
+        pairs = [divmod(int(entry), len(size)) for entry in farthest]
+        return [
+            (self.names[g], self.names[h], float(size[h, g]), float(self.pull[h, g]))
+            for h, g in pairs
+            if size[h, g] > 0
+        ]
 
 
 @dataclass(frozen=True)
@@ -273,8 +285,8 @@ class Diagnosis:
     Attributes:
         stream: The rows that were learned from, in order: n of them, with c targets.
         answers: How the learners do on rows that they have not learned, one for each question.
-        metric: What learners are compared by; "auto" is the squared error, and for classes also the
-            accuracy.
+        metric: What learners are compared by. Its name "auto" means the squared error, and for
+            classes also the accuracy.
         mode: Whether the exact kernel was used, or features instead.
         kernel: The kernel.
         learner: The online learner.

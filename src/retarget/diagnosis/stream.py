@@ -70,6 +70,11 @@ class Stream:
             return np.asarray(np.square(errors * self.target_scales).mean(axis=1))
 
     @property
+    def target_length(self) -> float:
+        """The mean length of a row's targets."""
+        return float(np.linalg.norm(self.Y, axis=1).mean())
+
+    @property
     def variance(self) -> float:
         """The mean variance of the targets, in the user's units: the error of their mean."""
         return float(self.squared(self.Y - self.Y.mean(axis=0)).mean())

@@ -71,8 +71,8 @@ def test_lags_are_the_targets_of_earlier_rows(targets, lags, time, group, gaps):
     assert stream.feature_names == ("price", *names)
     (note,) = [note for note in stream.notes if "lags" in note]
     assert note == (
-        f"Added lags of {', '.join(map(repr, targets))} as features (lags={lags}). Left out rows "
-        f"without enough earlier rows{' in their group' if group else ''}: "
+        f"Added lags of {', '.join(map(repr, targets))} as features, lags={lags} (--lags {lags}). "
+        f"Left out rows without enough earlier rows{' in their group' if group else ''}: "
         f"{ROWS - len(gaps) * ('y' in targets) - len(numbers)}."
     )
 
@@ -111,21 +111,21 @@ def test_a_test_set_has_lags_of_its_own_earlier_rows():
     np.testing.assert_array_equal(stream.X[:, 1:], features)
     left = len(later) - len(numbers)
     assert any(note.endswith(f"earlier rows in their group: {left}.") for note in stream.notes)
-    with pytest.raises(InvalidInputError, match="lags is 2 and no group has more than 1"):
+    with pytest.raises(InvalidInputError, match="lags .--lags. is 2 and no group has more than 1"):
         preparation.apply(order_test_rows(later[:1], given))
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({}, {"lags": -1}, "lags is -1; expected a whole number of previous values, or 0"),
-        ({}, {"lags": 1.5}, "lags is 1.5; expected a whole number"),
-        ({}, {"lags": True}, "lags is True; expected a whole number"),
-        ({}, {"lags": 40}, "lags is 40 and the table has 40 rows; expected fewer lags"),
+        ({}, {"lags": -1}, "lags .--lags. is -1; expected a whole number of previous values, or 0"),
+        ({}, {"lags": 1.5}, "lags .--lags. is 1.5; expected a whole number"),
+        ({}, {"lags": True}, "lags .--lags. is True; expected a whole number"),
+        ({}, {"lags": 40}, "lags .--lags. is 40 and the table has 40 rows; expected fewer lags"),
         ({"g": [1, 2] * 20}, {"group": "g", "lags": 20}, "no group has more than 20 rows"),
         ({"g": [[1]] * ROWS}, {"group": "g", "lags": 1}, r"'g' holds List\(Int64\); expected text"),
-        ({"y": ["a", "b"] * 20}, {"lags": 1}, "lags needs a target of numbers, and 'y' h"),
-        ({"y": [1, 2] * 20}, {"lags": 1}, "'y' holds classes; .* with Y.astype.float"),
+        ({"y": ["a", "b"] * 20}, {"lags": 1}, "lags .--lags. needs a target of numbers, and 'y' h"),
+        ({"y": [1, 2] * 20}, {"lags": 1}, "'y' holds classes; .* with Y.astype.float. .--kind"),
         ({"y, 1 row before": 1.0}, {"lags": 1}, "lags has more than one column named 'y, 1 row b"),
     ],
 )
@@ -165,10 +165,10 @@ def test_a_series_alone_is_told_of_lags_and_learned_with_them(command, tmp_path)
         code, shown = command(*asked, *more)
         assert code == 2
         assert "no feature is left to learn from. There are no columns besides target" in shown
-        advice = re.search(r"(--lags) (3) takes", shown).groups()
+        advice = re.search(r"(--lags) (3). takes", shown).groups()
     code, shown = command(*asked, "--time", "month", *advice, "--verbose")
     assert code == 0
-    assert "Note: Added lags of 'y' as features (--lags 3)." in shown
+    assert "Note: Added lags of 'y' as features, lags=3 (--lags 3)." in shown
     assert pl.read_parquet(tmp_path / "shift.parquet")["row"].to_list() == list(range(4, 81))
 
 

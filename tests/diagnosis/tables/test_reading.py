@@ -122,7 +122,7 @@ def test_points_that_may_mean_both_are_an_error(tmp_path):
     path.write_text(UNCLEAR)
     message = (
         "the column 'sold' holds '1.234' and '999': 1.234 may be a number with decimals, or 1234; "
-        'say which with thousands="none" or thousands="point"'
+        "say which with --thousands none or --thousands point"
     )
     with pytest.raises(InvalidInputError, match=message):
         read_table(path)
@@ -133,7 +133,9 @@ def test_points_that_may_mean_both_are_an_error(tmp_path):
     later.write_text("sold;price\n1.234;1\n12.500;2\n999;3\n")
     with pytest.raises(InvalidInputError, match=message):  # a number without a point says most
         read_table(later)
-    with pytest.raises(InvalidInputError, match="thousands is ','; expected one of auto, point, n"):
+    with pytest.raises(
+        InvalidInputError, match="--thousands is ','; expected one of auto, point, n"
+    ):
         read_table(path, thousands=",")
     for others in ("0,5;0.5", "v1.5;1.2.2020", "1;1e5"):  # one says this and one that; none; none
         path.write_text(f"a;b;c\n1.234;{others}\n2.345;;\n")

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from retarget.diagnosis.answers import Drift
 from retarget.diagnosis.measure.choose import choose_gamma
-from retarget.diagnosis.measure.compare import losses
-from retarget.diagnosis.measure.intervals import Batches, relative_difference
+from retarget.diagnosis.measure.intervals import Batches, relative_gap
 from retarget.diagnosis.measure.passes import offline_errors
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.stream import Stream
@@ -43,7 +42,8 @@ def errors_along(
     end, both in the units of the stream.
     """
     rows = kernel.spread_rows(THINNED_ROWS)
-    few, some = kernel.dense(rows), stream.part(rows.numpy())
+    few = kernel.dense(rows)
+    some = stream.part(rows.numpy())
     chunk = -(-len(few) // CHUNKS)
     batch = np.full_like(some.Y, np.nan)
     drift = None
@@ -114,15 +114,19 @@ def _drift(
         place = slice(rows.start - 2 * window, rows.stop - 2 * window)
         recent[place] = (K @ part.offline(ridge).coefficients).numpy()
     truth = stream.part(scored)
-    recent_loss = losses(recent, truth, options.metric)
+    metric = options.metric
+    recent_loss = metric.losses(recent, truth)
     less_smooth = stream.Y - offline_errors(few, float(np.median(ridges)), chunk).numpy()
-    candidates = [losses(one[scored], truth, options.metric) for one in (batch, less_smooth)]
+    candidates = [metric.losses(one[scored], truth) for one in (batch, less_smooth)]
     all_loss = min(candidates, key=lambda loss: float(loss.mean()))
     mean = np.cumsum(stream.Y, axis=0)[scored - 1] / scored[:, None]
-    mean_loss = losses(mean, truth, options.metric)
+    mean_loss = metric.losses(mean, truth)
     batches = Batches.of_groups(scored // chunk)
-    effect = relative_difference(batches.mean(recent_loss), batches.mean(all_loss))
-    if not recent_loss.mean() < SERVES * mean_loss.mean():  # no sign of drift
+    of_recent, of_all, of_mean = (
+        batches.mean(loss).through(metric.score) for loss in (recent_loss, all_loss, mean_loss)
+    )
+    effect = relative_gap(of_recent, of_all)
+    if not of_recent.value < SERVES * of_mean.value:  # no sign of drift
         effect = effect._replace(low=min(effect.low, 0.0), high=max(effect.high, 0.0))
     # from the onset on, recent rows gain more than from any other point on, whichever ridge
     gained = np.minimum(*candidates) - recent_loss

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import free_memory
-from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.passes import Job, effective_targets, learn_online
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import Approximation
+from retarget.diagnosis.spelling import spelled
 from retarget.engine.stream_kernel import (
     DENSE_LEAVE_ONE_OUT_ROWS,
     DenseKernel,
@@ -33,10 +33,12 @@ from retarget.learners import SGD
 MOST_MEMORY = 4_000_000_000
 MOST_EXACT_ROWS = 12_000  # unless mode is "exact": the time grows as the cube of the rows
 # n rows with m features take time in proportion to n m^2: this keeps it at a minute or two.
-FEATURE_WORK, FEATURE_STEP = 1e11, 128
+FEATURE_WORK = 1e11
+FEATURE_STEP = 128
 KEPT_SHARE = 0.6  # share of the memory for features that are kept
 WINDOW_ROWS = 2000  # the kernel of so many rows is small
-FEWEST_FEATURES, MOST_FEATURES = 128, 2048
+FEWEST_FEATURES = 128
+MOST_FEATURES = 2048
 SAMPLE_ROWS = 2000
 
 
@@ -79,8 +81,8 @@ def open_kernel(
     if options.features is None and needed > limit:
         raise StreamTooLargeError(
             f"the exact method on {len(X):,} rows needs {needed / 1e9:.1f} GB and may use "
-            f"{limit / 1e9:.1f} GB; use features ({option('features', 'auto')}) or fewer rows, or "
-            f"allow more memory ({option('max_memory')})"
+            f"{limit / 1e9:.1f} GB; use features, {spelled('features', 'auto')}, or fewer rows, or "
+            f"allow more memory by {spelled('max_memory')}"
         )
     fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
     if options.features is None or (options.features == "auto" and fits):
@@ -95,8 +97,8 @@ def open_kernel(
     if batch > WINDOW_ROWS and 32 * batch**2 > limit:
         raise StreamTooLargeError(
             f"mini-batches of {batch:,} rows need {32 * batch**2 / 1e9:.1f} GB and may use "
-            f"{limit / 1e9:.1f} GB; use a smaller {named('batch_size')}, or "
-            f"allow more memory ({option('max_memory')})"
+            f"{limit / 1e9:.1f} GB; use a smaller {spelled('batch_size')}, or "
+            f"allow more memory by {spelled('max_memory')}"
         )
     features = choose_features(kernel, X, feature_count(options.features, len(X)), options.seed)
     # Nystroem features are an approximation anyway, and may be stored with less precision
@@ -147,7 +149,8 @@ def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approxi
 
     The sample is evenly spaced, so it covers the whole stream in order. None without features.
     """
-    features, sample = opened.features, opened.sample
+    features = opened.features
+    sample = opened.sample
     if features is None or sample is None:
         return None
     Phi = features(sample.X)

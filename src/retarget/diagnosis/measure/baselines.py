@@ -27,7 +27,8 @@ def baseline_predictions(
     The mean, or the most frequent class, comes first. A batch model of recent rows, if the online
     learner is compared with one, is "recent".
     """
-    Y, asked = parted.stream.Y, parted.asked.get(question)
+    Y = parted.stream.Y
+    asked = parted.asked.get(question)
     made: dict[BaselineKind, Predictions]
     if asked is None:
         earlier = np.vstack([np.zeros_like(Y[:1]), Y[:-1]])

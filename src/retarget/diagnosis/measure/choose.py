@@ -77,7 +77,8 @@ def choose_gamma(
         low -= 1
     while high < len(scores) and scores[low:high].argmin() == high - low - 1:
         high += 1
-    candidates, scores = candidates[low:high], scores[low:high]
+    candidates = candidates[low:high]
+    scores = scores[low:high]
     left_out = "leave-one-out error" if groups is None else "error on groups left out"
     how = f"smallest {left_out} on {rows:,} rows, among {len(candidates)} values"
     return ChosenValue(
@@ -137,7 +138,8 @@ def choose_rate(
     if np.isfinite(scores).any() and np.nanargmin(scores) == 0:
         # only once: if nothing can be learned, the best rate is 0
         lower = candidates[0] * 0.5 ** np.arange(RATES // 2, 0, -1.0)
-        candidates, scores = np.append(lower, candidates), np.append(scored(lower), scores)
+        candidates = np.append(lower, candidates)
+        scores = np.append(scored(lower), scores)
     tried = tried_values(candidates, scores)
     if not options.choose_lr:
         return ChosenValue(options.learner.rate(0), False, "given", tried)

@@ -1,7 +1,7 @@
 """Chooses the parameters of the iterative correction, by trying them."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,8 @@ AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, while that get
 AS_NEAR = 0.05  # within this, distances count as equal and the smallest change wins
 # The correction of a longer stream is chosen on so many evenly spaced rows. With the whole kernel
 # each trial needs a factorization; with features it is cheap, and more rows close more of the gap.
-CHOOSING_ROWS, CHOOSING_FEATURE_ROWS = 4000, 160_000
+CHOOSING_ROWS = 4000
+CHOOSING_FEATURE_ROWS = 160_000
 NEAREST = "closest to the batch model with targets of usable size, among"
 
 
@@ -54,10 +55,13 @@ def choose_correction(
     """
     most = CHOOSING_ROWS if isinstance(kernel, DenseKernel) else CHOOSING_FEATURE_ROWS
     if len(kernel) <= most:
-        return _nearest(kernel, learner, gamma, block_size, ridge)
+        search = _Search(kernel, learner, block_size, gamma, kernel.offline(gamma.value))
+        return search.best(ridge), search.offline
     few = kernel.part(kernel.spread_rows(most))
     times = len(kernel) / len(few)
-    choice, _ = _nearest(few, learner, replace(gamma, value=gamma.value / times), block_size, ridge)
+    gamma_of_few = replace(gamma, value=gamma.value / times)
+    search = _Search(few, learner, block_size, gamma_of_few, few.offline(gamma_of_few.value))
+    choice = search.best(ridge)
     followed = replace(
         choice.gamma,
         value=times * choice.gamma.value,
@@ -68,47 +72,80 @@ def choose_correction(
     return choice._replace(aims=aims, gamma=followed), kernel.offline(gamma.value)
 
 
-def _nearest(
-    kernel: StreamKernel, learner: SGD, gamma: ChosenValue, block_size: int, ridge: float | Auto
-) -> tuple[CorrectionChoice, Offline]:
-    """Like `choose_correction`, but tries each candidate on all rows of the kernel."""
-    aims = offline_aims(kernel, gamma.value, block_size)
-    offline = kernel.offline(gamma.value)
-    scale, automatic = kernel.mean_diagonal(), isinstance(ridge, str)
-    given = [share * scale for share in RIDGES] if isinstance(ridge, str) else [ridge]
-    candidates: list[CorrectionChoice] = []
-    for value in gamma.value * AIMS:
-        if candidates:
-            aims = offline_aims(kernel, value, block_size)
-        tries = [TriedCorrection(kernel, learner, aims, r) for r in given]
-        follow(kernel.windows(block_size), tries)
-        distances = _distances(kernel, [one.coefficients for one in tries], offline.coefficients)
-        wild = [one.failure is not None or one.size > TOO_LARGE for one in tries]
-        unusable, nearest, best = min(zip(wild, distances, given, strict=True))
-        how = f"{NEAREST} {len(given)} values" if automatic else "given"
-        if automatic and not math.isfinite(nearest):
-            best, how = given[-1], "no value kept the targets finite"
-        chosen = ChosenValue(best, automatic, how, tried_values(given, distances))
-        followed = replace(gamma, value=float(value))
-        candidates.append(CorrectionChoice(aims, followed, chosen, nearest, not unusable))
-        before = candidates[-2] if len(candidates) > 1 else None
-        # no nearer than the previous one: a smoother one will not be either
-        worse = before is not None and before.usable and not nearest < before.distance
-        if not gamma.automatic or worse:
-            break
-        if automatic:
-            # the ridge that worked, and none: smoother aims seldom need more
-            given = sorted({0.0, best})
-    if not gamma.automatic:
-        return candidates[0]._replace(gamma=replace(gamma, tried=tried_values([], []))), offline
-    tried = tried_values(
-        [one.gamma.value for one in candidates], [one.distance for one in candidates]
-    )
-    possible = [one for one in candidates if one.usable] or candidates
-    least = min(one.distance for one in possible)
-    near = next(one for one in possible if one.distance <= (1 + AS_NEAR) * least)
-    how = f"{NEAREST} {len(candidates)} ridges"
-    return near._replace(gamma=ChosenValue(near.gamma.value, True, how, tried)), offline
+@dataclass(frozen=True)
+class _Search:
+    """Tries corrections on all rows of a kernel.
+
+    Attributes:
+        kernel: The kernel of the rows.
+        learner: The online learner.
+        block_size: Rows that are corrected together.
+        gamma: The ridge of the offline learner.
+        offline: That learner, which the corrected one should end near to.
+    """
+
+    kernel: StreamKernel
+    learner: SGD
+    block_size: int
+    gamma: ChosenValue
+    offline: Offline
+
+    def best(self, ridge: float | Auto) -> CorrectionChoice:
+        """Returns the correction that ends nearest; of about equally near ones, the roughest."""
+        candidates = self._candidates(ridge)
+        if not self.gamma.automatic:
+            nothing = tried_values([], [])
+            return candidates[0]._replace(gamma=replace(self.gamma, tried=nothing))
+        possible = [one for one in candidates if one.usable] or candidates
+        least = min(one.distance for one in possible)
+        near = next(one for one in possible if one.distance <= (1 + AS_NEAR) * least)
+        gammas = [one.gamma.value for one in candidates]
+        distances = [one.distance for one in candidates]
+        tried = tried_values(gammas, distances)
+        how = f"{NEAREST} {len(candidates)} ridges"
+        return near._replace(gamma=ChosenValue(near.gamma.value, True, how, tried))
+
+    def _candidates(self, ridge: float | Auto) -> list[CorrectionChoice]:
+        """Tries smoother and smoother offline learners, until one brings the learner no nearer."""
+        if isinstance(ridge, str):
+            ridges = [share * self.kernel.mean_diagonal() for share in RIDGES]
+        else:
+            ridges = [ridge]
+        candidates: list[CorrectionChoice] = []
+        for gamma in self.gamma.value * AIMS:
+            choice = self._followed(float(gamma), ridges, automatic=isinstance(ridge, str))
+            candidates.append(choice)
+            if not self.gamma.automatic or _no_nearer(candidates):
+                break
+            if isinstance(ridge, str):
+                # the ridge that worked, and none: smoother aims seldom need more
+                ridges = sorted({0.0, choice.ridge.value})
+        return candidates
+
+    def _followed(self, gamma: float, ridges: list[float], automatic: bool) -> CorrectionChoice:
+        """Returns the best of these ridges, for following the offline learner with this gamma."""
+        aims = offline_aims(self.kernel, gamma, self.block_size)
+        corrections = [TriedCorrection(self.kernel, self.learner, aims, ridge) for ridge in ridges]
+        follow(self.kernel.windows(self.block_size), corrections)
+        ends = [one.coefficients for one in corrections]
+        distances = _distances(self.kernel, ends, self.offline.coefficients)
+        unusable = [one.failure is not None or one.size > TOO_LARGE for one in corrections]
+        best_is_unusable, distance, best = min(zip(unusable, distances, ridges, strict=True))
+        how = f"{NEAREST} {len(ridges)} values" if automatic else "given"
+        if automatic and not math.isfinite(distance):
+            best = ridges[-1]
+            how = "no value kept the targets finite"
+        chosen = ChosenValue(best, automatic, how, tried_values(ridges, distances))
+        followed = replace(self.gamma, value=gamma)
+        return CorrectionChoice(aims, followed, chosen, distance, not best_is_unusable)
+
+
+def _no_nearer(candidates: list[CorrectionChoice]) -> bool:
+    """Whether the last one is no nearer than the one before: a smoother one will not be either."""
+    if len(candidates) < 2:
+        return False
+    before, last = candidates[-2:]
+    return before.usable and not last.distance < before.distance
 
 
 def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor) -> list[float]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, get_args
 
 import numpy as np
@@ -18,13 +18,11 @@ from retarget.diagnosis.answers import (
     BaselineKind,
     Estimate,
     LearnerName,
-    Metric,
     Predictor,
     Question,
     Score,
     TriedChange,
 )
-from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.intervals import (
     Batches,
@@ -37,14 +35,15 @@ from retarget.diagnosis.measure.intervals import (
 )
 from retarget.diagnosis.measure.learn import LearnedStream
 from retarget.diagnosis.measure.passes import offline_errors
+from retarget.diagnosis.metrics import ACCURACY, METRICS, SQUARED, Metric
 from retarget.diagnosis.options import DiagnosisOptions
-from retarget.diagnosis.stream import Stream
-from retarget.engine.losses import nearest_distributions
+from retarget.diagnosis.spelling import spelled
+from retarget.diagnosis.stream import Stream, TargetKind
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import InvalidInputError
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
-LEAST_PROBABILITY = 1e-3  # for the log-loss: predictions of a least-squares model reach 0
+IN_WORDS: dict[TargetKind, str] = {"regression": "numbers", "classification": "classes"}
 MOST_CONFUSED = 20  # classes, for counts of which was taken for which
 Predictions = NDArray[np.float64]  # (m, c) for rows that a learner has not learned
 
@@ -90,25 +89,29 @@ class Ruler:
         truth = self.truth.part(chosen)
         return Ruler.of(truth, self.question, self.metric, whole_groups, self.rows[chosen])
 
+    def within(self, batches: Batches) -> "Ruler":
+        """Returns the ruler for the same rows with other batches."""
+        return replace(self, batches=batches)
+
     def losses(self, predicted: Predictions) -> NDArray[np.float64]:
-        """Returns (m,) the loss on each row, in the user's units; the score is their mean."""
-        return losses(predicted, self.truth, self.metric)
+        """Returns (m,) the loss on each row, in the user's units."""
+        return self.metric.losses(predicted, self.truth)
 
     def mean(self, predicted: Predictions) -> Mean:
-        """Returns the mean loss."""
-        return self.batches.mean(self.losses(predicted))
+        """Returns the score: the mean loss, or what the metric makes of it."""
+        return self.batches.mean(self.losses(predicted)).through(self.metric.score)
 
     def loss(self, predicted: Predictions) -> Estimate:
-        """Returns the mean loss with its interval."""
+        """Returns the score with its interval."""
         return estimate(self.mean(predicted), lowest=0.0)
 
     def error(self, predicted: Predictions) -> Estimate:
         """Returns the mean squared error."""
-        return estimate(self.batches.mean(losses(predicted, self.truth, "squared")), lowest=0.0)
+        return estimate(self.batches.mean(SQUARED.losses(predicted, self.truth)), lowest=0.0)
 
     def right(self, predicted: Predictions) -> Mean:
         """Returns the share of rows whose class is right."""
-        return self.batches.mean(1 - losses(predicted, self.truth, "accuracy"))
+        return self.batches.mean(1 - ACCURACY.losses(predicted, self.truth))
 
     def accuracy(self, predicted: Predictions) -> Estimate | None:
         """Returns the share of rows whose class is right; None for regression."""
@@ -120,7 +123,7 @@ class Ruler:
         """Returns the share of each class's rows whose class is right; nothing for numbers."""
         if self.truth.kind != "classification":
             return []
-        right = 1 - losses(predicted, self.truth, "accuracy")
+        right = 1 - ACCURACY.losses(predicted, self.truth)
         classes = self.truth.Y.argmax(axis=1)
         means = []
         for number in range(self.truth.Y.shape[1]):
@@ -149,42 +152,20 @@ def rulers(parted: Split, options: DiagnosisOptions) -> Iterator[Ruler]:
     """Yields what predictions are measured with, for each question.
 
     Raises:
-        InvalidInputError: The metric is for classes, and the targets are numbers.
+        InvalidInputError: The metric is not for such targets.
     """
-    of_classes = options.metric in ("log-loss", "accuracy", "balanced-accuracy")
-    if of_classes and parted.stream.kind == "regression":
+    metric = options.metric
+    kind = parted.stream.kind
+    if kind not in metric.kinds:
+        meant = IN_WORDS[metric.kinds[0]]
+        others = [repr(other.name) for other in METRICS.values() if kind in other.kinds]
         raise InvalidInputError(
-            f"{named('metric')} is {options.metric!r}, which is for classes, and the targets are "
-            "numbers; use 'squared' or 'absolute', or say that they are classes "
-            f"({option('kind', 'classification')})"
+            f"{spelled('metric')} is {metric.name!r}, which is for {meant}, and the targets are "
+            f"{IN_WORDS[kind]}; use {', '.join(others)}, or say that they are {meant}, "
+            f"{spelled('kind', metric.kinds[0])}"
         )
     for question, rows in (parted.asked or {"progressive": parted.stream}).items():
-        yield Ruler.of(rows, question, options.metric, parted.whole_groups)
-
-
-def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.float64]:
-    """Returns (m,) the loss of a prediction for each row, lower is better; NaN if not finite.
-
-    Squared and absolute errors are means over targets in the user's units. For classes, predictions
-    are projected onto the simplex to be probabilities ("log-loss", at least 0.001 each); a wrong
-    class costs 1 ("accuracy"), or as much more as its class is rarer ("balanced-accuracy").
-    """
-    if metric in ("auto", "squared"):
-        return truth.squared(truth.Y - predicted)
-    if metric == "absolute":
-        return np.asarray(np.abs((truth.Y - predicted) * truth.target_scales).mean(axis=1))
-    known, of = np.isfinite(predicted).all(axis=1), truth.Y.argmax(axis=1)
-    found = np.full(len(of), math.nan)
-    if metric == "log-loss":
-        chances = nearest_distributions(predicted[known])
-        own = np.clip(chances[np.arange(len(chances)), of[known]], LEAST_PROBABILITY, None)
-        found[known] = -np.log(own)
-        return found
-    found[known] = predicted[known].argmax(axis=1) != of[known]
-    if metric == "accuracy":
-        return found
-    counts = np.bincount(of, minlength=truth.Y.shape[1])
-    return np.asarray(found * len(of) / (np.count_nonzero(counts) * counts[of]))
+        yield Ruler.of(rows, question, metric, parted.whole_groups)
 
 
 def compare(

@@ -18,8 +18,9 @@ history of the stream. So the batches of the first two lie within strips of the 
 """
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -46,6 +47,7 @@ class Remembered(NamedTuple):
         learned: How many rows are learned in all.
         constant: (pairs,) the loss of the simplest predictor.
         groups: (pairs,) the row's group, if whole groups are held out.
+        score: From the mean loss to what is compared; None for the mean itself.
     """
 
     rows: NDArray[np.int64]
@@ -56,6 +58,7 @@ class Remembered(NamedTuple):
     learned: int
     constant: NDArray[np.float64]
     groups: np.ndarray | None = None
+    score: Callable[[Any], Any] | None = None
 
     @classmethod
     def together(cls, parts: list["Remembered"]) -> "Remembered":
@@ -71,6 +74,7 @@ class Remembered(NamedTuple):
             learned=first.learned,
             constant=np.concatenate([part.constant for part in parts]),
             groups=np.concatenate([part.groups for part in parts]) if grouped else None,
+            score=first.score,
         )
 
     def some(self, chosen: NDArray[np.bool_]) -> "Remembered":
@@ -92,6 +96,10 @@ class Remembered(NamedTuple):
             return Batches.of_groups(self.groups)
         return Batches.within_strips(self.rows)
 
+    def mean(self, losses: NDArray[np.float64]) -> Mean:
+        """Returns the score of one loss for each pair."""
+        return self.batches.mean(losses).through(self.score)
+
 
 def measured_forgetting(remembered: Remembered) -> Forgetting | None:
     """Returns how much was forgotten; None if there are too few rows, or losses are not finite."""
@@ -102,8 +110,7 @@ def measured_forgetting(remembered: Remembered) -> Forgetting | None:
     if math.isnan(overall.value):
         return None
     curve = _curve(remembered)
-    batches = late.batches
-    known = ratio(batches.mean(late.first), batches.mean(late.constant))
+    known = ratio(late.mean(late.first), late.mean(late.constant))
     return Forgetting(
         value=overall.value,
         low=overall.low,
@@ -117,8 +124,7 @@ def measured_forgetting(remembered: Remembered) -> Forgetting | None:
 
 def _increase(pairs: Remembered) -> Estimate:
     """Returns how far the loss is above that at the rows' own time, relative to it."""
-    batches = pairs.batches
-    return ratio(batches.mean(pairs.later), batches.mean(pairs.first))
+    return ratio(pairs.mean(pairs.later), pairs.mean(pairs.first))
 
 
 def _curve(pairs: Remembered) -> pl.DataFrame:
@@ -146,12 +152,14 @@ def half_life(curve: pl.DataFrame) -> float | None:
         >>> half_life(curve)
         15.0
     """
-    age_before, value_before = 0.0, 0.0
+    age_before = 0.0
+    value_before = 0.0
     for age, value in curve.select("age", "value").iter_rows():
         if value >= DOUBLED:
             way = (DOUBLED - value_before) / (value - value_before)
             return float(age_before + way * (age - age_before))
-        age_before, value_before = age, value
+        age_before = age
+        value_before = value
     return None
 
 
@@ -170,7 +178,8 @@ def mean_over_orders(cells: list[OrderLosses], batches: Batches) -> Mean:
     """
     count = sum(len(cell.pairs) for cell in cells)
     losses = np.full(count, math.nan)
-    errors, freedom = [0.0], 0
+    errors = [0.0]
+    freedom = 0
     for cell in cells:
         orders = len(cell.losses)
         losses[cell.pairs] = cell.losses.mean(axis=0)

@@ -54,7 +54,8 @@ def group_shift(
     count = len(groups.names)
     number = torch.from_numpy(groups.numbers)
     direction = directions(stream)
-    size, pull = C.new_zeros(count, count), C.new_zeros(count, count)
+    size = C.new_zeros(count, count)
+    pull = C.new_zeros(count, count)
     own = C.new_zeros(count)
     if C.isnan().any():
         size, pull, own = (part.fill_(math.nan) for part in (size, pull, own))

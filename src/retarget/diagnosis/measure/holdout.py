@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.diagnosis.answers import Evaluation, Question
-from retarget.diagnosis.dialect import option
 from retarget.diagnosis.options import DiagnosisOptions
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 
@@ -128,7 +128,7 @@ def held_out(
     if rows < 4:
         raise InvalidInputError(
             f"there are {rows} rows; expected at least 4 to learn from and hold out, or 2 with "
-            f"{option('evaluation', 'progressive')}"
+            f"{spelled('evaluation', 'progressive')}"
         )
     coming = NO_ROWS
     if evaluation != "whole":
@@ -236,13 +236,13 @@ def _folds_of_groups(
     if groups is None:
         raise InvalidInputError(
             "whole groups are to be held out, but no column names the groups; give "
-            f"{option('group')} as well"
+            f"{spelled('group')} as well"
         )
     names, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     if len(names) < FEWEST_GROUPS:
         raise InvalidInputError(
             f"whole groups are to be held out, but there are only {len(names)}; expected at least "
-            f"{FEWEST_GROUPS}, or hold out rows ({option('hold_out', 'rows')})"
+            f"{FEWEST_GROUPS}, or hold out rows, {spelled('hold_out', 'rows')}"
         )
     order = np.random.default_rng(seed).permutation(len(names))
     order = order[2 * sizes[order] <= len(groups)]

@@ -11,8 +11,9 @@ batches and strips is the one that did best there.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +122,22 @@ class Mean:
         """Whether it is a finite number."""
         return math.isfinite(self.value) and bool(np.isfinite(self.without).all())
 
+    def through(self, function: Callable[[Any], Any] | None) -> "Mean":
+        """Returns a function of the mean, such as its root; the mean itself without a function.
+
+        The jackknife needs nothing but its values without each batch. What chance in the runs adds
+        is what it moves the function by.
+        """
+        if function is None:
+            return self
+        ends = function(self.value + self.over_runs), function(max(0, self.value - self.over_runs))
+        return replace(
+            self,
+            value=float(function(self.value)),
+            without=np.asarray(function(self.without)),
+            over_runs=float(ends[0] - ends[1]) / 2,
+        )
+
 
 def mean_over_runs(runs: list[Mean]) -> Mean:
     """Combines several runs on the same rows, such as random orders: the mean of their means.
@@ -200,7 +217,7 @@ def difference(above: Mean, below: Mean) -> Mean:
     return Mean(above.value - below.value, without, above.batches, over_runs, runs)
 
 
-def relative_difference(above: Mean, below: Mean) -> Estimate:
+def relative_gap(above: Mean, below: Mean) -> Estimate:
     """Returns how far one mean is above another, relative to the other, which counts as exact.
 
     As `ratio`, but with the interval of the difference: it tells which mean is larger even if a few

@@ -157,7 +157,8 @@ def learn_all(
     except NotPositiveDefiniteError as error:
         learned.failures.append(f"There is no batch model and no correction: {error}.")
         return learned
-    learned.iterative_gamma, learned.iterative_ridge = choice.gamma, choice.ridge
+    learned.iterative_gamma = choice.gamma
+    learned.iterative_ridge = choice.ridge
     learned.coefficients["offline"] = offline.coefficients
     if answers is not None:
         answers.said["offline"] = answers.fold.batch_predictions(gamma.value)

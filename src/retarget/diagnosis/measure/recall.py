@@ -36,7 +36,8 @@ LATE_OF_LONG, LONG_ROWS = (0.9, 1.0), 50_000  # a long stream leaves less to the
 CURVE_MOMENTS = 12  # for the forgetting curve, evenly spaced over the stream
 MOST_ASKED = 10_000  # held-out rows; of more, evenly spaced ones are asked about
 # Random orders for each late moment; more for the last one, which also serves the next rows.
-ORDERS, ORDERS_AT_THE_END = 2, 4
+ORDERS = 2
+ORDERS_AT_THE_END = 4
 ORDERED_PAIRS = 1e8  # rows squared times folds in which random orders are run
 
 

@@ -54,10 +54,12 @@ def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
 
 def _growth(step: Callable[[Tensor], Tensor], start: Tensor) -> float:
     """Returns the largest eigenvalue of a symmetric positive map, by power iteration."""
-    v, value = start / start.norm(), 0.0
+    v = start / start.norm()
+    value = 0.0
     for _ in range(ITERATIONS):
         v = step(v)
-        before, value = value, v.norm().item()
+        before = value
+        value = v.norm().item()
         if not math.isfinite(value) or value == 0:
             return math.inf
         v = v / value

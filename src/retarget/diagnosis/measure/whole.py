@@ -19,7 +19,7 @@ from retarget.diagnosis.answers import (
 )
 from retarget.diagnosis.measure.approximation import Opened
 from retarget.diagnosis.measure.baselines import of_recent
-from retarget.diagnosis.measure.compare import Predictions, Ruler, compare, losses
+from retarget.diagnosis.measure.compare import Predictions, Ruler, compare
 from retarget.diagnosis.measure.forgetting import (
     OrderLosses,
     Remembered,
@@ -139,8 +139,9 @@ def _combined(
     forgetting = measured_forgetting(remembered)
     if forgetting is not None and "offline" in said:
         strips = _history(ruler, parted)
-        above = strips.mean(losses(said["offline"], truth, ruler.metric))
-        below = strips.mean(losses(baselines["constant"], truth, ruler.metric))
+        by_strip = ruler.within(strips)
+        above = by_strip.mean(said["offline"])
+        below = by_strip.mean(baselines["constant"])
         forgetting = replace(forgetting, knowable=ratio(above, below))
     return WholeStream(answer, forgetting, order_cost, one_pass_cost)
 
@@ -177,12 +178,12 @@ def _costs(
     moved = [cell._replace(pairs=place[cell.pairs]) for cell in cells]
     some = ruler.some(chosen, parted.whole_groups)
     strips = _history(some, parted)
-    came = losses(said["online"][chosen], some.truth, some.metric)
-    by_strip = mean_over_orders(moved, strips)
-    overall = mean_over_orders(moved, some.batches)
+    came = said["online"][chosen]
+    by_strip = mean_over_orders(moved, strips).through(some.metric.score)
+    overall = mean_over_orders(moved, some.batches).through(some.metric.score)
     orders = sum(len(cell.losses) for cell in cells)
-    change = TriedChange("order", orders, ratio(overall, some.batches.mean(came)))
-    order_cost = ratio(strips.mean(came), by_strip)
+    change = TriedChange("order", orders, ratio(overall, some.mean(came)))
+    order_cost = ratio(some.within(strips).mean(came), by_strip)
     one_pass_cost = UNKNOWN
     if "offline" in said:
         one_pass_cost = ratio(overall, some.mean(said["offline"][chosen]))
@@ -204,7 +205,7 @@ def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[OrderLosses], N
             for moment, predictions in one.orders.said.items():
                 pairs = start + np.flatnonzero(late.moment == moment)
                 truth = ruler.truth.part(pairs)
-                made = [losses(each, truth, ruler.metric) for each in predictions]
+                made = [ruler.metric.losses(each, truth) for each in predictions]
                 cells.append(OrderLosses(np.array(made), pairs))
         start += len(late.place)
     places = [cell.pairs for cell in cells]
@@ -215,18 +216,21 @@ def _remembered(
     answers: FoldAnswers, past: Stream, parted: Split, options: DiagnosisOptions
 ) -> Remembered:
     """Returns the online learner's losses on every row at its time and at all later moments."""
-    fold, later = answers.fold, answers.later
+    fold = answers.fold
+    later = answers.later
     rows = fold.rows[later.place]
     truth = past.part(rows)
     constant = np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))
+    metric = options.metric
     return Remembered(
         rows=rows,
         ages=later.moment - fold.times[later.place],
         late=np.isin(later.moment, fold.late.moment),
-        first=losses(answers.first, past.part(fold.rows), options.metric)[later.place],
-        later=losses(answers.afterwards, truth, options.metric),
+        first=metric.losses(answers.first, past.part(fold.rows))[later.place],
+        later=metric.losses(answers.afterwards, truth),
         learned=len(fold.kernel),
-        constant=losses(constant, truth, options.metric),
+        constant=metric.losses(constant, truth),
+        score=metric.score,
         groups=past.groups[rows] if parted.whole_groups and past.groups is not None else None,
     )
 

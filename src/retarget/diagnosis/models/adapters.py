@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.diagnosis.dialect import option
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream
 from retarget.engine.stream_kernel import Advance
 from retarget.errors import InvalidInputError
@@ -64,7 +64,9 @@ class OnlineModel(ABC):
     knows_at_first = True
 
     def __init__(self, name: str, stream: Stream, batch_size: int) -> None:
-        self.name, self.batch_size, self.outputs = name, batch_size, stream.Y.shape[1]
+        self.name = name
+        self.batch_size = batch_size
+        self.outputs = stream.Y.shape[1]
         self.classes: list[Any] = list(stream.target_names)
         self.features = stream.feature_names
         self.learned = 0
@@ -159,7 +161,7 @@ class OnlineModel(ABC):
         if stream.kind == "regression":
             raise InvalidInputError(
                 f"the model {self.name} is a classifier and the targets are numbers; expected a "
-                f"regressor, or classes ({option('kind', 'classification')})"
+                f"regressor, or classes, {spelled('kind', 'classification')}"
             )
 
     def _one_hot(self, labels: list[Any]) -> np.ndarray:
@@ -336,7 +338,8 @@ class TorchModel(OnlineModel):
         return torch.tensor(array, dtype=like.dtype, device=like.device)
 
     def _learn(self, X: np.ndarray, Y: np.ndarray) -> None:
-        inputs, targets = self._tensor(X), self._tensor(Y)
+        inputs = self._tensor(X)
+        targets = self._tensor(Y)
         self.module.train()
 
         def closure() -> float:

@@ -60,7 +60,9 @@ def best_correction(
     best: ModelCorrection | None = None
     least = (True, True, math.inf)
     for targets, words in candidates(machine, stream, options, block):
-        trained, before, error = None, np.full_like(targets, math.nan), math.inf
+        trained = None
+        before = np.full_like(targets, math.nan)
+        error = math.inf
         try:
             trained, before = pass_in_order(
                 model, stream.X, targets, np.arange(len(stream)), options.seed, advance, block
@@ -70,7 +72,8 @@ def best_correction(
             failures.append(f"On {words}, {failure}.")
         rank = trained is None, stream.farthest(targets) > TOO_LARGE, error
         if best is None or rank < least:
-            best, least = ModelCorrection(targets, trained, before, ()), rank
+            best = ModelCorrection(targets, trained, before, ())
+            least = rank
     return best and best._replace(failures=tuple(failures))
 
 

@@ -136,7 +136,8 @@ def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
 
 
 def _describe_linear_regression(model: OneByOneModel) -> Description:
-    own, kind = model.original, type(model.original)
+    own = model.original
+    kind = type(model.original)
     if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
         raise NoDescriptionError(
             f"No known kernel describes {model.name}; among models with learn_one, one is known "
@@ -310,7 +311,9 @@ def open_description(description: Description, X: Tensor, Y: Tensor) -> Machine:
 
     Raises `StreamTooLargeError` if there are too many rows for the kernel, and too many features.
     """
-    kernel, n, start = description.kernel, len(X), description.start(X)
+    kernel = description.kernel
+    n = len(X)
+    start = description.start(X)
     own = feature_map(kernel if isinstance(kernel, Features) else Features(kernel.features))
     size = own(X[:1]).shape[1]
     few = size <= MOST_FEATURES and n * size**2 <= FEATURE_WORK

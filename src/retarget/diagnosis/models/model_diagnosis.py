@@ -18,7 +18,7 @@ from retarget.diagnosis.answers import (
     ModelWay,
     Question,
 )
-from retarget.diagnosis.measure.compare import Predictions, Ruler, losses, rulers
+from retarget.diagnosis.measure.compare import Predictions, Ruler, rulers
 from retarget.diagnosis.measure.forgetting import Remembered, measured_forgetting
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split, as_tensors
@@ -31,6 +31,7 @@ from retarget.diagnosis.measure.intervals import (
     ratio,
 )
 from retarget.diagnosis.measure.recall import Pairs, late_moments
+from retarget.diagnosis.metrics import SQUARED
 from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
 from retarget.diagnosis.models.correction import ModelCorrection, best_correction
 from retarget.diagnosis.models.equivalent import (
@@ -111,14 +112,20 @@ class _Diagnosing:
     def __init__(
         self, model: OnlineModel, parted: Split, options: DiagnosisOptions, advance: Advance
     ) -> None:
-        self._model, self._parted, self._stream = model, parted, parted.stream
-        self._options, self._seed, self._advance = options, options.seed, advance
+        self._model = model
+        self._parted = parted
+        self._stream = parted.stream
+        self._options = options
+        self._seed = options.seed
+        self._advance = advance
         self._rulers = {ruler.question: ruler for ruler in rulers(parted, options)}
         self._failures: list[str] = []
 
     def whole(self) -> ModelDiagnosis:
         """Carries out all runs, one after another."""
-        stream, seed, groups = self._stream, self._seed, partition(self._stream)
+        stream = self._stream
+        seed = self._seed
+        groups = partition(self._stream)
         try:
             held_out = self._held_out()
             passage = pass_as_it_came(self._model, stream, groups, seed, self._advance, held_out)
@@ -136,7 +143,8 @@ class _Diagnosing:
             "corrected": _Trained([corrected], came, self._rulers),
         }
         order_cost, one_pass_cost = self._costs(ways["random order"], batch)
-        movement, shift = theory.movement, passage.end - passage.after
+        movement = theory.movement
+        shift = passage.end - passage.after
         targets = None if theory.correction is None else theory.correction.targets
         return ModelDiagnosis(
             name=self._model.name,
@@ -197,11 +205,12 @@ class _Diagnosing:
                 rows=rows,
                 ages=pairs.moment - held_out.times[pairs.place],
                 late=np.isin(pairs.moment, late),
-                first=losses(passage.first, past.part(held), metric)[pairs.place],
-                later=losses(said, past.part(rows), metric),
+                first=metric.losses(passage.first, past.part(held))[pairs.place],
+                later=metric.losses(said, past.part(rows)),
                 learned=len(self._stream),
-                constant=losses(constant, past.part(rows), metric),
+                constant=metric.losses(constant, past.part(rows)),
                 groups=None if groups is None else groups[rows],
+                score=metric.score,
             )
         )
 
@@ -223,7 +232,8 @@ class _Diagnosing:
         return order_cost, ratio(mean, ruler.mean(batch["whole"]))
 
     def _no_whole_pass(self, error: ModelFailedError) -> ModelRunError:
-        learned, rows = error.learned, len(self._stream)
+        learned = error.learned
+        rows = len(self._stream)
         done = f"after it had learned {learned:,} of the stream's {rows:,} rows as they came"
         if learned < rows:
             done += f" (the next is row {self._stream.rows[learned]:,} of your data)"
@@ -265,9 +275,12 @@ class _Diagnosing:
 
     def _in_random_orders(self, came: Said) -> _Trained:
         """Trains the model in random orders; also on fewer rows as they came, if they are fewer."""
-        n, seed, progressive = len(self._stream), self._seed, self._parted.progressive
+        n = len(self._stream)
+        seed = self._seed
+        progressive = self._parted.progressive
         rows = rows_for_orders(self._model, n, progressive)
-        rng, measured = np.random.default_rng(seed), self._rulers
+        rng = np.random.default_rng(seed)
+        measured = self._rulers
         tries = [rng.permutation(len(rows)) for _ in range(ORDERS)]
         stream = self._stream.part(rows)
         if len(rows) < n:
@@ -279,7 +292,8 @@ class _Diagnosing:
                 f"stream's {n:,}, and compared with the same rows as they came."
             )
         every = self._model.batch_size if progressive else None
-        made, failed = [], []
+        made = []
+        failed = []
         for order in tries:
             try:
                 run = pass_in_order(
@@ -308,7 +322,8 @@ class _Diagnosing:
             return _Theory(str(error))
         except RetargetError as error:  # a network without a tangent kernel, or too many rows
             return _Theory(f"No kernel was used: {error}.")
-        correction, failure = None, "There are no corrected targets: they overflow."
+        correction = None
+        failure = "There are no corrected targets: they overflow."
         if movement is None:
             failure = "The kernel machine that describes the model diverges."
         elif machine.learner.weight_decay and bool(machine.start.any()):
@@ -343,7 +358,8 @@ class _Diagnosing:
 
     def _score(self, way: ModelWay, trained: _Trained, question: Question) -> ModelScore:
         """Returns the score of one way; the mean over its runs, if there are several."""
-        ruler, came = trained.rulers[question], trained.came[question]
+        ruler = trained.rulers[question]
+        came = trained.came[question]
         runs = [said[question] for said in trained.said if said]
         runs = runs or [np.full(came.shape, math.nan)]
 
@@ -352,7 +368,7 @@ class _Diagnosing:
 
         loss = over_runs(ruler.mean)
         classes = self._stream.kind == "classification"
-        squared = replace(ruler, metric="squared")
+        squared = replace(ruler, metric=SQUARED)
         constant = np.tile(self._stream.Y.mean(axis=0), (len(came), 1))
         recall = zip(*(ruler.recall(run) for run in runs), strict=True)
         return ModelScore(
@@ -378,15 +394,15 @@ class _Diagnosing:
 
 
 def _losses(trained: _Trained, question: Question) -> tuple[float, ...]:
-    """Returns the loss of each run."""
+    """Returns the score of each run."""
     ruler = trained.rulers[question]
-    return tuple(float(ruler.losses(said[question]).mean()) for said in trained.said)
+    return tuple(ruler.mean(said[question]).value for said in trained.said)
 
 
 def mean_error(stream: Stream, predicted: np.ndarray) -> Estimate:
     """Returns the squared error on the stream's own rows, in the user's units."""
     batches = Batches.consecutive(np.arange(len(stream)))
-    return estimate(batches.mean(losses(predicted, stream, "squared")), lowest=0.0)
+    return estimate(batches.mean(SQUARED.losses(predicted, stream)), lowest=0.0)
 
 
 def agreement(shift: np.ndarray, theory: np.ndarray) -> float:
@@ -396,7 +412,8 @@ def agreement(shift: np.ndarray, theory: np.ndarray) -> float:
         >>> agreement(np.array([[1.0], [2.0]]), np.array([[1.0], [2.0]]))
         1.0
     """
-    size, gap = np.linalg.norm(theory), np.linalg.norm(shift - theory)
+    size = np.linalg.norm(theory)
+    gap = np.linalg.norm(shift - theory)
     if not size:
         return 1.0 if not gap else -math.inf
     return float(1 - gap / size)

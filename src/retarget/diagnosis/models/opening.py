@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from retarget.diagnosis.dialect import named, option
 from retarget.diagnosis.models.adapters import (
     ModelFailedError,
     OneByOneModel,
@@ -19,6 +18,7 @@ from retarget.diagnosis.models.adapters import (
     seeded,
 )
 from retarget.diagnosis.options import DiagnosisOptions
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream
 from retarget.engine.losses import batch_loss
 from retarget.errors import InvalidInputError, InvalidTypeError
@@ -79,13 +79,13 @@ def what_it_needs(model: OnlineModel, stream: Stream, start: int) -> str:
     if (X[:batch] < 0).any() and learns(np.abs(X), batch):
         return (
             f"{given}, some of them negative, as standardized features are, and needs features "
-            f"that are not; give them as they are ({option('standardize', False)})"
+            f"that are not; give them as they are, {spelled('standardize', False)}"
         )
     for size in LARGER_BATCHES:
         if not isinstance(model, OneByOneModel) and batch < size <= len(X) and learns(X, size):
             return (
-                f"{given}, and needs more rows at a time; use mini-batches of {size} rows "
-                f"({option('batch_size', size)})"
+                f"{given}, and needs more rows at a time; use mini-batches of {size} rows, "
+                f"{spelled('batch_size', size)}"
             )
     return given
 
@@ -100,7 +100,7 @@ def _made(model: Any, model_options: Any) -> Any:
         return called(found, name, "model", model_options)
     if model_options:
         raise InvalidInputError(
-            f"{named('model_options')} is {model_options!r} and the model is a "
+            f"{spelled('model_options')} is {model_options!r} and the model is a "
             f"{type(found).__name__}, which is already an instance; give its class, or set these "
             "options yourself"
         )
@@ -124,7 +124,8 @@ def _adapted(model: Any, stream: Stream, options: DiagnosisOptions) -> OnlineMod
 def _adapted_network(
     parts: tuple[Any, ...], stream: Stream, options: DiagnosisOptions
 ) -> TorchModel:
-    module, others = parts[0], list(parts[1:])
+    module = parts[0]
+    others = list(parts[1:])
     optimizers = [part for part in others if isinstance(part, torch.optim.Optimizer)]
     losses = [part for part in others if callable(part) and part not in optimizers]
     if len(optimizers) > 1 or len(losses) > 1 or len(optimizers) + len(losses) < len(others):
@@ -142,8 +143,8 @@ def _adapted_network(
         return TorchModel(module, optimizers[0], loss, stream, options.learner.batch_size)
     if options.choose_lr:
         raise InvalidInputError(
-            f"the module {type(module).__name__} comes without an optimizer and {named('lr')} is "
-            f"'auto'; give {option('lr')}, or return (module, optimizer) from the factory"
+            f"the module {type(module).__name__} comes without an optimizer and {spelled('lr')} is "
+            f"'auto'; give {spelled('lr')}, or return (module, optimizer) from the factory"
         )
     # on a copy: the optimizer must not change the user's own parameters
     module = copy.deepcopy(module)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from retarget.diagnosis.answers import UNKNOWN, Forgetting, ModelScore
-from retarget.diagnosis.measure.compare import losses, rulers
+from retarget.diagnosis.measure.compare import rulers
 from retarget.diagnosis.measure.forgetting import Remembered, measured_forgetting
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.measure.holdout import Split
@@ -83,16 +83,18 @@ def _forgetting(
     """
     rows = np.arange(len(stream))
     whole_groups = options.hold_out == "group"
+    metric = options.metric
     return measured_forgetting(
         Remembered(
             rows=rows,
             ages=len(stream) - rows,
             late=np.ones(len(stream), dtype=bool),
-            first=losses(before, stream, options.metric),
-            later=losses(end, stream, options.metric),
+            first=metric.losses(before, stream),
+            later=metric.losses(end, stream),
             learned=len(stream),
-            constant=losses(_constant(stream), stream, options.metric),
+            constant=metric.losses(_constant(stream), stream),
             groups=stream.groups if whole_groups else None,
+            score=metric.score,
         )
     )
 

@@ -23,7 +23,9 @@ STEPS = 300_000  # for all random orders together, and for all epochs of a batch
 CHECKPOINTS = 40
 FEWEST_CHECKPOINTS = 4
 KEPT_NUMBERS = 20_000_000  # predictions at checkpoints
-EPOCHS, FEWEST_EPOCHS, PATIENCE = 50, 5, 3
+EPOCHS = 50
+FEWEST_EPOCHS = 5
+PATIENCE = 3
 HELD_ASIDE = 0.1  # share of the rows that decides when a batch model stops
 REFITS = 4  # how often a progressive evaluation trains the batch model anew
 ROWS_AT_ONCE = 4096
@@ -78,14 +80,16 @@ def pass_as_it_came(
     Held-out rows are predicted when the rows before them are learned, and again at later moments.
     """
     X, Y = stream.X, stream.Y
-    before, after = np.empty(Y.shape), np.empty(Y.shape)
+    before = np.empty(Y.shape)
+    after = np.empty(Y.shape)
     first = np.full((len(held_out.times), Y.shape[1]), np.nan)
     wanted = set(checkpoints(groups, Y.shape[1], model.batch_size))
     asked = {_whole_steps(int(m), model.batch_size, len(X)) for m in later_moments(len(X))}
     # a mini-batch that is not complete when a row's time comes is not learned yet, but for the last
     last_step = held_out.times // model.batch_size * model.batch_size
     last_step[held_out.times == len(X)] = len(X)
-    moments, later = [], []
+    moments = []
+    later = []
     with seeded(seed):
         model = model.fresh()
         before[: model.batch_size] = model.predict(X[: model.batch_size])
@@ -157,11 +161,13 @@ def movement_by_group(
     A movement between two moments is attributed to the groups learned in between, in proportion to
     their rows; for a row learned in between, to those learned after it.
     """
-    n, count = len(stream), len(groups.names)
+    n = len(stream)
+    count = len(groups.names)
     member = np.eye(count)[groups.numbers]  # (n, G)
     learned = np.vstack([np.zeros(count), np.cumsum(member, axis=0)])  # rows of each group so far
     direction = directions(stream).numpy()
-    size, pull = np.zeros((count, count)), np.zeros((count, count))
+    size = np.zeros((count, count))
+    pull = np.zeros((count, count))
     for rows in _steps(n, ROWS_AT_ONCE):
         place = np.arange(rows.start, rows.stop)
         since = np.minimum((place // batch_size + 1) * batch_size, n)  # its step is taken
@@ -173,7 +179,8 @@ def movement_by_group(
             share = between / np.maximum(between.sum(axis=1, keepdims=True), 1)
             now = np.where(known[:, None], predictions[np.minimum(place, stop - 1)], last)
             moved += share[:, :, None] * (now - last)[:, None, :]
-            last, since = now, np.maximum(since, stop)
+            last = now
+            since = np.maximum(since, stop)
         own_group = member[rows]
         size += own_group.T @ np.linalg.norm(moved, axis=2)
         pull += own_group.T @ np.einsum("ngc,nc->ng", moved, direction[rows])
@@ -237,7 +244,10 @@ def batch_model(
         if not len(learned):
             learned = aside
         affordable = STEPS * model.batch_size // len(learned)
-        model, best, least, waited = model.fresh(), fitted, float("inf"), 0
+        model = model.fresh()
+        best = fitted
+        least = float("inf")
+        waited = 0
         for _ in range(min(EPOCHS, max(FEWEST_EPOCHS, affordable))):
             order = rng.permutation(learned)
             model.learn_in_turn(X[order], Y[order], advance)
@@ -245,7 +255,9 @@ def batch_model(
                 error = float(np.square(model.predict(X[aside]) - Y[aside]).mean())
             waited += 1
             if error < least:
-                best, least, waited = model.copied(), error, 0
+                best = model.copied()
+                least = error
+                waited = 0
             if waited == PATIENCE:
                 break
     return best
@@ -265,7 +277,8 @@ def progressive_batch(
     rows as it was trained on. The first sixteenth has no batch model, and keeps `before`, the
     predictions of the online model.
     """
-    predicted, n = before.copy(), len(X)
+    predicted = before.copy()
+    n = len(X)
     for power in range(REFITS, 0, -1):
         start, stop = n >> power, n >> (power - 1)
         if start:

@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retarget.diagnosis.answers import Forgetting
-from retarget.diagnosis.dialect import option
-from retarget.diagnosis.report.words import multiple, multiples, typed
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.spelling import spelled
+from retarget.diagnosis.words.numbers import multiple, multiples, typed
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = ".:-=+*#@"  # where a terminal has no other letters than ASCII
@@ -25,7 +25,8 @@ def shown_forgetting(diagnosis: Diagnosis) -> Forgetting | None:
 
 def why_no_curve(diagnosis: Diagnosis) -> str:
     """Says why there is no forgetting curve; empty if there is one."""
-    forgetting, model = shown_forgetting(diagnosis), diagnosis.model
+    forgetting = shown_forgetting(diagnosis)
+    model = diagnosis.model
     if forgetting is not None:
         if len(forgetting.curve):
             return ""
@@ -40,7 +41,7 @@ def why_no_curve(diagnosis: Diagnosis) -> str:
             "those at the end of the stream."
         )
     if diagnosis.answer("whole") is None:
-        asked = option("evaluation", "both")
+        asked = spelled("evaluation", "both")
         return f"{NOT_MEASURED}: no rows of the whole stream are held out. Use {asked}."
     if diagnosis.diverged or model is not None:
         return f"{NOT_MEASURED}: predictions for held-out rows are not finite numbers."

@@ -10,9 +10,12 @@ import polars as pl
 
 from retarget.diagnosis.answers import TOO_LARGE, Estimate, Forgetting
 from retarget.diagnosis.facts import compared as compared_with_batch
+from retarget.diagnosis.metrics import Metric
 from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
-from retarget.diagnosis.report.words import kernel_words, learner_words, typed
+from retarget.diagnosis.report.scores import written_scores
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import kernel_words, learner_words
+from retarget.diagnosis.words.numbers import typed
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -62,7 +65,8 @@ def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame |
     them clearly helped it: those of the kernel learner are wrong for it. Targets far larger than
     the true ones are left out, unless `force`. None if no targets are left.
     """
-    stream, model = diagnosis.stream, diagnosis.model
+    stream = diagnosis.stream
+    model = diagnosis.model
     parts = {"corrected": diagnosis.corrected, "iterative": diagnosis.iterative}
     if model is not None:
         parts = {}
@@ -85,8 +89,11 @@ def too_large(diagnosis: Diagnosis) -> dict[str, float]:
 
 def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]:
     """Describes what the corrected targets are for, as plain JSON values to store with them."""
-    stream, learner, model = diagnosis.stream, diagnosis.learner, diagnosis.model
-    gamma, ridge = diagnosis.iterative_gamma, diagnosis.iterative_ridge
+    stream = diagnosis.stream
+    learner = diagnosis.learner
+    model = diagnosis.model
+    gamma = diagnosis.iterative_gamma
+    ridge = diagnosis.iterative_ridge
     packages = ("retarget", "torch", "numpy", "polars")
     words = f"{learner_words(diagnosis)}; kernel: {kernel_words(diagnosis.kernel)}."
     found = {
@@ -122,7 +129,8 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     Numbers that are not finite become null, since JSON cannot express them. What is in it is
     described by docs/diagnosis.schema.json, and changes only with `schema_version`.
     """
-    stream, sizes = diagnosis.stream, diagnosis.shift_size
+    stream = diagnosis.stream
+    sizes = diagnosis.shift_size
     stands = {one.question: compared_with_batch(one).standing for one in diagnosis.answers}
     whole = {
         "schema_version": SCHEMA_VERSION,
@@ -141,6 +149,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "rows_changed": np.count_nonzero(diagnosis.changed),
         },
         "most_distorted": most_distorted(diagnosis),
+        "score_table": written_scores(diagnosis),
         "findings": diagnosis.findings,
         "verdict": diagnosis.verdict,
     }
@@ -237,6 +246,8 @@ def _plain(value: Any) -> Any:
         value = value.to_dicts()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Metric):
+        return value.name
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if is_dataclass(value):

@@ -22,31 +22,26 @@ from retarget.diagnosis.facts import (
     judged,
     verdict_kind,
 )
-from retarget.diagnosis.measure.holdout import ENOUGH
-from retarget.diagnosis.report.words import (
-    METRICS,
-    QUESTIONS,
+from retarget.diagnosis.result import Diagnosis, VerdictKind
+from retarget.diagnosis.words.names import (
     baseline_name,
     batch_name,
-    change_words,
     constant_name,
     error_word,
+    name,
+    on,
+    too_few,
+)
+from retarget.diagnosis.words.numbers import (
+    change_words,
     interval,
     multiple,
     multiples,
-    name,
     number,
     percent,
     with_interval,
 )
-from retarget.diagnosis.result import Diagnosis, VerdictKind
 
-WHERE: dict[Question, str] = {
-    "whole": "from the whole stream",
-    "next": "at its end",
-    "test": "in the test set",
-    "progressive": "before they are learned",
-}
 LARGEST_FACTOR = 50.0  # no more rows than so many times what there are can be asked for
 
 
@@ -113,7 +108,7 @@ class Headline:
                 yield (
                     f"Predicting {simple} is better than both models {on(one.question)}: "
                     f"{number(one.value)} against {number(one.against)} "
-                    f"({METRICS[self.diagnosis.metric]})."
+                    f"({self.diagnosis.metric.words})."
                 )
 
     def _sentences(self, kind: VerdictKind) -> Iterator[str]:
@@ -207,7 +202,8 @@ class Headline:
 
     def _shares(self) -> str | None:
         """Says how much of the distance to the batch model is due to the order."""
-        order, single = self.shown.order_cost, self.shown.one_pass_cost
+        order = self.shown.order_cost
+        single = self.shown.one_pass_cost
         if order is None or single is None or not (clear_cost(order) and clear_cost(single)):
             return None
         both = math.log1p(order.value), math.log1p(single.value)
@@ -342,21 +338,6 @@ def rows_needed(estimate: Estimate, bound: float) -> float:
     return (reach / max(distances)) ** 2
 
 
-def on(question: Question) -> str:
-    """Returns where something was found."""
-    return f"on {QUESTIONS[question]}"
-
-
-def too_few(answers: list[Answer]) -> str:
-    """Says that there are too few rows of classes that were learned."""
-    return " and ".join(
-        f"{QUESTIONS[one.question]} contain classes that were never learned"
-        if one.unseen
-        else f"only {one.rows:,} rows to test on {WHERE[one.question]} ({ENOUGH} needed)"
-        for one in answers
-    )
-
-
 def _start(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
@@ -375,7 +356,8 @@ def logged_headline(diagnosis: Diagnosis) -> str | None:
     model = diagnosis.model
     if model is None or not model.logged:
         return None
-    before, again = model.prequential, model.remembered
+    before = model.prequential
+    again = model.remembered
     if not (math.isfinite(before.value) and math.isfinite(again.value)):
         known = before if math.isfinite(before.value) else again
         return f"The squared error of {model.name} is {with_interval(known)}."

@@ -5,8 +5,8 @@ import re
 from retarget.diagnosis.report import report_tables as tables
 from retarget.diagnosis.report.curve import curve_in_text
 from retarget.diagnosis.report.terminal import MOST_ADVICE
-from retarget.diagnosis.report.words import typed
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.numbers import typed
 from retarget.text import printable
 
 # What begins something in Markdown within a line, and links without brackets.

@@ -11,16 +11,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import retarget
-from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.report import report_tables as tables
-from retarget.diagnosis.report import words
+from retarget.diagnosis.report import scores
 from retarget.diagnosis.report.charts import Chart, NotDrawn, rows, targets
 from retarget.diagnosis.report.charts.catalog import report_charts
 from retarget.diagnosis.report.charts.classes import class_question
-from retarget.diagnosis.report.charts.scores import measure
 from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.curve import curve_in_text
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words import names, numbers, setting
 
 # Characters that could end a <script> element or begin a comment in it; also &, for XHTML.
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -38,8 +37,12 @@ def report_html(
     It shows the command that reproduces it, or says that it was made from Python, the date `made`
     (default: now), and the comparison with an earlier run, if there is one.
     """
-    charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
-    plotly, script, moved = _plotly(), _part("report.js"), rows.moved(diagnosis)
+    charts = report_charts(diagnosis)
+    stream = diagnosis.stream
+    model = diagnosis.model
+    plotly = _plotly()
+    script = _part("report.js")
+    moved = rows.moved(diagnosis)
     unit = targets.move_unit(diagnosis)
     text = (
         _environment()
@@ -53,15 +56,16 @@ def report_html(
             yours=moved.yours,
             model=model,
             tables=tables,
+            scores=scores,
             compared=compared,
-            measure=measure(diagnosis).words,
-            setting=words.setting(diagnosis),
-            tested_on=words.tested_on(diagnosis),
-            definitions=words.definitions(diagnosis),
-            class_rows=words.QUESTIONS[class_question(diagnosis)],
-            approximation=words.approximation_rows(diagnosis),
-            stability=words.stability_words(diagnosis),
-            moves=[words.move_words(move, unit) for move in largest_moves(moved.groups)],
+            measure=scores.measure(diagnosis).words,
+            setting=setting.setting(diagnosis),
+            tested_on=setting.tested_on(diagnosis),
+            definitions=setting.definitions(diagnosis),
+            class_rows=names.QUESTIONS[class_question(diagnosis)],
+            approximation=setting.approximation_rows(diagnosis),
+            stability=setting.stability_words(diagnosis),
+            moves=[setting.move_words(move, unit) for move in moved.groups.largest_moves()],
             unit=rows.shift_unit(diagnosis),
             command=None if command is None else _visible(command),
             version=retarget.__version__,
@@ -122,8 +126,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(name=words.name, number=words.number, percent=words.percent)
-    environment.filters.update(sentence=words.sentence, count="{:,}".format)
+    environment.filters.update(name=names.name, number=numbers.number, percent=numbers.percent)
+    environment.filters.update(sentence=numbers.sentence, count="{:,}".format)
     environment.tests.update(drawn=lambda chart: isinstance(chart, Chart))
     return environment
 

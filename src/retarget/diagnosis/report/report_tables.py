@@ -8,7 +8,6 @@ import numpy as np
 
 from retarget.diagnosis.answers import (
     UNKNOWN,
-    Baseline,
     Estimate,
     LearnerName,
     ModelScore,
@@ -24,33 +23,40 @@ from retarget.diagnosis.report.charts.rows import (
     most_shifted,
     moved,
 )
-from retarget.diagnosis.report.charts.scores import SQUARED, Measure, measure
 from retarget.diagnosis.report.comparison import Compared
-from retarget.diagnosis.report.words import (
+from retarget.diagnosis.report.scores import (
+    FIRST_WAYS,
+    SQUARED_ERROR,
+    ScoreTable,
+    first_scores,
+    measure,
+    simplest,
+)
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
+from retarget.diagnosis.stream import Stream
+from retarget.diagnosis.words.names import (
     FORGETTING_WORDS,
     LEARNERS,
     ONE_PASS_WORDS,
     ORDER_WORDS,
     WAYS,
-    ScoreLine,
     baseline_name,
+    moment,
+    name,
+)
+from retarget.diagnosis.words.numbers import (
     change_words,
     interval,
-    learner_lines,
-    moment,
     multiple,
     multiples,
-    name,
     number,
     percent,
-    score_lines,
     sentence,
     with_interval,
 )
-from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
-from retarget.diagnosis.stream import Stream
 
-NOT_DEFINED, NOT_MEASURED = "not defined", "not measured"
+NOT_DEFINED = "not defined"
+NOT_MEASURED = "not measured"
 MOST_TARGETS = 40
 COMPARED: tuple[LearnerName, ...] = ("offline", "online")
 COLUMNS: dict[Question, str] = {
@@ -58,17 +64,6 @@ COLUMNS: dict[Question, str] = {
     "next": "Next rows",
     "test": "Test set",
     "progressive": "Each row before it was learned",
-}
-# The lines of the first screen's table: their marks, and shorter names.
-FIRST_LEARNERS = {
-    "offline": "Batch model",
-    "online": "Online model",
-    "iterative": "Online, corrected",
-}
-FIRST_WAYS = {
-    "offline": "as a batch model",
-    "online": "as it came",
-    "corrected": "on corrected targets",
 }
 MOST_CLASSES = 20
 
@@ -89,100 +84,48 @@ class ReportTable(NamedTuple):
     rows: list[list[Cell]]
 
 
-def _asked(diagnosis: Diagnosis) -> tuple[Question, ...]:
-    """Returns the questions that the learners were asked."""
-    return tuple(answer.question for answer in diagnosis.answers)
+def as_text(scores: ScoreTable) -> ReportTable:
+    """Returns the table of scores as text, with a column for each question."""
+    measure = scores.measure
+    # the gap is one of the loss, where another measure is shown
+    loss = f" in {SQUARED_ERROR.words.removeprefix('mean ')}" if measure.field == "accuracy" else ""
+    rows = []
+    for line in scores.lines:
+        cells = [Cell(line.title, mark=line.mark.replace(" ", "-"))]
+        for one in line.scores:
+            cell = _cell(one.score, one.why, measure.share)
+            if closes := _closes(one.closes):
+                cell = cell._replace(note=f"{cell.note}; {closes}{loss}")
+            cells.append(cell)
+        rows.append(cells)
+    columns = [scores.first, *(COLUMNS[question] for question in scores.questions)]
+    return ReportTable(scores.label, columns, rows)
 
 
 def first_table(diagnosis: Diagnosis) -> ReportTable:
-    """Returns the few scores of the first screen, with a column for each set of rows.
-
-    They are those of the batch model, of the online model, of the same on corrected targets, and
-    of the best simple predictor. If the user's model was run, they are its own.
-    """
-    model, shown = diagnosis.model, measure(diagnosis)
-    asked, lines = score_lines(diagnosis)
-    labels = dict(FIRST_LEARNERS if model is None else FIRST_WAYS)
-    chosen = [
-        one
-        for mark in labels
-        for one in lines
-        if one.mark == mark and (mark == "online" or any(_known(shown.of(s)) for s in one.scores))
-    ]
-    recent = [one for one in lines if any(_kind(score) == "recent" for score in one.scores)]
-    if recent and model is None:  # the batch model that the online one is compared with
-        batch = recent[0]._replace(mark="offline")
-        chosen = [batch, *(one for one in chosen if one.mark != "offline")]
-        labels["offline"] = sentence(recent[0].label)
-    simple = [_simplest(diagnosis, question) for question in asked]
-    rows = [
-        [
-            Cell(labels[one.mark], mark=one.mark),
-            *(_cell(shown.of(score), "", shown.share) for score in one.scores),
-        ]
-        for one in chosen
-    ]
-    if any(simple):
-        label = Cell(_simple_name(diagnosis, simple), mark="baseline")
-        rows.append([label, *(_cell(shown.of(one), "", shown.share) for one in simple)])
+    """Returns the few scores of the first screen, with the number of rows in each head."""
+    scores = first_scores(diagnosis)
+    table = as_text(scores)
     counts = {one.question: one.rows for one in diagnosis.answers}
-    headers = [
+    heads = [
         f"{COLUMNS[question]} ({counts[question]:,} rows)"
         if question in counts
         else COLUMNS[question]
-        for question in asked
+        for question in scores.questions
     ]
-    first = "Learner" if model is None else name(model.name, 24)
-    return ReportTable("Scores", [first, *headers], rows)
+    return table._replace(columns=[scores.first, *heads])
 
 
 def first_caption(diagnosis: Diagnosis) -> str:
     """Says what the numbers of the first table are."""
-    asked, _ = score_lines(diagnosis)
-    simple = [_simplest(diagnosis, question) for question in asked]
+    simple = [one for one in simplest(diagnosis) if one]
     caption = f"{sentence(measure(diagnosis).words)}, with 95% intervals."
-    if len({one.kind for one in simple if one}) < 2:
+    if len({one.kind for one in simple}) < 2:
         return caption
     each = [
-        f"{baseline_name(one.kind, diagnosis)} ({COLUMNS[one.question].lower()})"
-        for one in simple
-        if one
+        f"{baseline_name(one.kind, diagnosis)} ({COLUMNS[one.question].lower()})" for one in simple
     ]
     return f"{caption} Best simple predictor: {', '.join(each)}."
-
-
-def _known(estimate: Estimate | None) -> bool:
-    return estimate is not None and math.isfinite(estimate.value)
-
-
-def _kind(score: Score | Baseline | ModelScore | None) -> str:
-    return score.kind if isinstance(score, Baseline) else ""
-
-
-def _simplest(diagnosis: Diagnosis, question: Question) -> Baseline | None:
-    """Returns the simple predictor with the smallest loss."""
-    answer = diagnosis.answer(question)
-    known = [
-        one
-        for one in (answer.baselines if answer else ())
-        if one.kind != "recent" and math.isfinite(one.loss.value)
-    ]
-    return min(known, key=lambda one: one.loss.value, default=None)
-
-
-def _simple_name(diagnosis: Diagnosis, simple: list[Baseline | None]) -> str:
-    kinds = {one.kind for one in simple if one}
-    if len(kinds) > 1:
-        return "Best simple predictor"
-    return sentence(baseline_name(kinds.pop(), diagnosis))
-
-
-def score_table(diagnosis: Diagnosis) -> ReportTable:
-    """Returns the scores of the user's model, or else of the learners, and of the baselines."""
-    if diagnosis.model is None:
-        return learner_table(diagnosis)
-    asked, lines = score_lines(diagnosis)
-    return _scores("Scores of your model", "Way of training", lines, asked, measure(diagnosis))
 
 
 def cost_table(diagnosis: Diagnosis) -> ReportTable | None:
@@ -235,51 +178,6 @@ def _trained(diagnosis: Diagnosis, score: Score | ModelScore) -> str:
         return sentence(LEARNERS[score.learner])
     model = "" if diagnosis.model is None else name(diagnosis.model.name, 24)
     return f"{model}, {FIRST_WAYS[WAYS[score.way]]}"
-
-
-def learner_table(diagnosis: Diagnosis) -> ReportTable:
-    """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
-    lines = learner_lines(diagnosis)
-    label = "All scores" if diagnosis.model is None else "Scores of the kernel learners"
-    table = _scores(label, "Learner", lines, _asked(diagnosis), measure(diagnosis))
-    accuracy = diagnosis.metric == "auto" and diagnosis.stream.kind == "classification"
-    loss = " in squared error" if accuracy else ""  # the shown measure, or another one
-    for row, line in zip(table.rows, lines, strict=True):
-        for k, answer in enumerate(diagnosis.answers, 1):
-            if closes := _closes(answer.gap_closed.get(line.mark, UNKNOWN)):
-                row[k] = row[k]._replace(note=f"{row[k].note}; {closes}{loss}")
-    return table
-
-
-def squared_table(diagnosis: Diagnosis) -> ReportTable | None:
-    """Returns the squared errors, unless they are the scores that the page shows anyway."""
-    if diagnosis.metric == "squared" or (
-        diagnosis.metric == "auto" and diagnosis.stream.kind == "regression"
-    ):
-        return None
-    asked, lines = score_lines(diagnosis)
-    first = "Learner" if diagnosis.model is None else "Way of training"
-    return _scores("Mean squared error", first, lines, asked, SQUARED)
-
-
-def _scores(
-    label: str, first: str, lines: list[ScoreLine], asked: tuple[Question, ...], shown: Measure
-) -> ReportTable:
-    """Returns a table with a row for each line and a column for each question."""
-    columns = [first, *(COLUMNS[question] for question in asked)]
-    rows = [
-        [
-            Cell(one.title, mark=_style(one)),
-            *(_cell(shown.of(score), one.why, shown.share) for score in one.scores),
-        ]
-        for one in lines
-    ]
-    return ReportTable(label, columns, rows)
-
-
-def _style(line: ScoreLine) -> str:
-    """Returns the line's class in the style sheet."""
-    return line.mark.replace(" ", "-")
 
 
 def _cell(estimate: Estimate | None, why: str, share: bool = False, mark: str = "") -> Cell:
@@ -392,7 +290,8 @@ def group_table(diagnosis: Diagnosis) -> ReportTable:
             farthest = Cell(NOT_DEFINED, "the learner diverged")
         else:
             farthest = Cell("none", "no later group")
-        own, same = number(float(groups.own[g])), number(float(groups.size[g, g]))
+        own = number(float(groups.own[g]))
+        same = number(float(groups.size[g, g]))
         rows.append(
             [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), farthest]
         )
@@ -405,11 +304,14 @@ def group_table(diagnosis: Diagnosis) -> ReportTable:
 
 def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     """Returns the ten rows that were moved farthest; None if no shift is finite."""
-    stream, found, model = diagnosis.stream, moved(diagnosis), diagnosis.model
+    stream = diagnosis.stream
+    found = moved(diagnosis)
+    model = diagnosis.model
     size = found.size
     if not np.isfinite(size).any():
         return None
-    rows, (names, groups) = most_shifted(size), partition(stream)
+    rows = most_shifted(size)
+    (names, groups) = partition(stream)
     columns = {"Row": [f"{stream.rows[i]:,}" for i in rows]}
     if axis_of(stream)[1] != "row":
         columns["Position"] = [f"{i + 1:,}" for i in rows]

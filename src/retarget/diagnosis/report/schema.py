@@ -19,7 +19,10 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, create_model
 
 from retarget.diagnosis.facts import Standing
-from retarget.diagnosis.findings import Finding
+from retarget.diagnosis.findings import kinds
+from retarget.diagnosis.findings.kind import Finding
+from retarget.diagnosis.metrics import Metric
+from retarget.diagnosis.report.scores import WrittenScore
 from retarget.diagnosis.result import Diagnosis, ModelDiagnosis, Verdict
 from retarget.diagnosis.stream import TargetKind
 
@@ -44,12 +47,15 @@ MORE: dict[type, dict[str, Any]] = {
         "prequential_error": float | None,
         "shift": dict[str, float | None],
         "most_distorted": list[dict[str, Any]],
+        "score_table": list[WrittenScore],
         "findings": tuple[Finding, ...],
         "verdict": Verdict,
-    }
+    },
+    Finding: {"kind": Literal[tuple(kind.name for kind in kinds())]},
 }
 WRITTEN: dict[type, Any] = {
     float: float | None,
+    Metric: str,
     np.ndarray: list[float | None] | list[list[float | None]],
     pl.DataFrame: list[dict[str, Any]],
 }
@@ -57,7 +63,8 @@ WRITTEN: dict[type, Any] = {
 
 def json_type(kind: Any) -> Any:
     """Returns the type that values of a type have in the JSON."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is None and kind in WRITTEN:
         return WRITTEN[kind]
     if is_dataclass(kind) or hasattr(kind, "_fields"):
@@ -77,7 +84,8 @@ def json_model(kind: Any) -> type[BaseModel]:
     left_out = PER_ROW.get(kind, set())
     hints = get_type_hints(kind, localns={"pl": pl})  # `answers` does not import polars
     types = {name: of for name, of in hints.items() if name not in left_out}
-    fields: Any = {name: (json_type(of), ...) for name, of in (MORE.get(kind, {}) | types).items()}
+    more = MORE.get(kind, {})  # in front, and instead of a field
+    fields: Any = {name: (json_type(of), ...) for name, of in (more | types | more).items()}
     summary = (kind.__doc__ or "").partition("\n")[0]
     return create_model(
         kind.__name__, __config__=ConfigDict(extra="allow"), __doc__=summary, **fields

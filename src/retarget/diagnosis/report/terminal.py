@@ -10,11 +10,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from retarget.diagnosis.report import report_tables as tables
-from retarget.diagnosis.report.charts.scores import measure
 from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.curve import BLOCKS, curve_in_text
-from retarget.diagnosis.report.words import definitions, listed_names, tested_on, typed
+from retarget.diagnosis.report.scores import learner_scores, score_table
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import listed_names
+from retarget.diagnosis.words.numbers import typed
+from retarget.diagnosis.words.setting import definitions, tested_on
 from retarget.text import printable
 
 WIDTH = 80
@@ -122,16 +124,20 @@ def everything(
 ) -> list[RenderableType]:
     """Returns what `--verbose` shows: all advice, tables, findings, notes and definitions."""
     screen = screen or Screen()
-    verdict, stream = diagnosis.verdict, diagnosis.stream
-    scores = [tables.score_table(diagnosis)]
+    verdict = diagnosis.verdict
+    stream = diagnosis.stream
+    scores = [score_table(diagnosis)]
     if diagnosis.model is not None:
-        scores.append(tables.learner_table(diagnosis))
+        scores.append(learner_scores(diagnosis))
     caption = f"with 95% intervals; tested on {tested_on(diagnosis)}"
     parts: list[RenderableType] = [
         screen.text(verdict.headline, style="bold"),
         *(screen.item(advice) for advice in verdict.recommendations),
         screen.text(curve_in_text(diagnosis, screen.plain)),
-        *(screen.table(one, f"{one.label}: {measure(diagnosis).words}", caption) for one in scores),
+        *(
+            screen.table(tables.as_text(one), f"{one.label}: {one.measure.words}", caption)
+            for one in scores
+        ),
     ]
     more = [
         tables.cost_table(diagnosis),

@@ -1,9 +1,8 @@
 """The verdict of a diagnosis in words: headline, findings and what to do."""
 
 from retarget.diagnosis.facts import evidence, verdict_kind
-from retarget.diagnosis.report.advice import advice
+from retarget.diagnosis.findings import advised, sentences
 from retarget.diagnosis.report.headline import Headline, logged_headline
-from retarget.diagnosis.report.sentences import Sentences
 from retarget.diagnosis.result import Diagnosis, Verdict
 
 
@@ -12,6 +11,6 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     return Verdict(
         kind=verdict_kind(evidence(diagnosis)),
         headline=logged_headline(diagnosis) or Headline.of(diagnosis).text(),
-        findings=tuple(Sentences(diagnosis).told()),
-        recommendations=advice(diagnosis),
+        findings=tuple(sentences(diagnosis)),
+        recommendations=tuple(piece.text for piece in advised(diagnosis)),
     )

@@ -21,7 +21,8 @@ MONTH, DAY, LEFT, RIGHT, HOUR = (
     f"(?P<{part}>[0-9]{{1,2}})" for part in ("month", "day", "left", "right", "hour")
 )
 NAMED = rf"(?P<month>{'|'.join(MONTHS)})\.?"
-MINUTE, SECOND = "(?P<minute>[0-9]{2})", r"(?P<second>[0-9]{2})(?P<fraction>\.[0-9]+)?"
+MINUTE = "(?P<minute>[0-9]{2})"
+SECOND = r"(?P<second>[0-9]{2})(?P<fraction>\.[0-9]+)?"
 TIME = f"(?:t|,? +){HOUR}:{MINUTE}(?::{SECOND})?"
 ZONE = " ?(?P<zone>z|[+-][0-9]{2}(?::?[0-9]{2})?)"
 BETWEEN = ("-", "/", r"\.")
@@ -84,7 +85,8 @@ def _day_and_month(text: pl.Series, pattern: str, numbers: np.ndarray) -> str:
     left, right = ((parts[side].cast(pl.Int64) > 12) for side in ("left", "right"))
     name = shown(text.name)
     if left.any() and right.any():
-        day, month = int(left.arg_max() or 0), int(right.arg_max() or 0)
+        day = int(left.arg_max() or 0)
+        month = int(right.arg_max() or 0)
         raise InvalidInputError(
             f"the column {name} holds dates in different formats: {shown(text[day])} in row "
             f"{numbers[day]:,} has the day first, {shown(text[month])} in row {numbers[month]:,} "

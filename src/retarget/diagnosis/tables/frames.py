@@ -14,7 +14,7 @@ from torch import Tensor
 
 from retarget.archives import open_zip
 from retarget.arrays import as_tensor
-from retarget.diagnosis.dialect import option
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.tables.roles import (
     Choose,
     require_distinct,
@@ -112,12 +112,14 @@ def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
             f"{what} has dtype {dtype}; expected numbers"
             + (", dates or text" if kinds == COLUMNS else ": save text as CSV or Parquet")
         )
-    rows, values = shape[0] if shape else 1, math.prod(shape)
+    rows = shape[0] if shape else 1
+    values = math.prod(shape)
     header = _Header(shape, values * max(dtype.itemsize, 8))
     require_width(what, math.prod(shape[1:]))
     require_table_size(what, rows, header.loaded)
     # A zip's checksum is compared only if the file is read completely.
-    announced, left = values * dtype.itemsize, size - file.tell()
+    announced = values * dtype.itemsize
+    left = size - file.tell()
     if announced != left:
         raise InvalidInputError(
             f"{what} is cut short or damaged: its header announces {announced:,} bytes, it has "
@@ -148,7 +150,7 @@ def _common_rows(path: Path, headers: dict[str, _Header]) -> int:
         described = ", ".join(f"{name!r} {length:,}" for name, length in lengths.items())
         raise InvalidInputError(
             f"{path} holds arrays of different lengths ({described} rows); expected one row per "
-            f"sample in all of them; save a test set in a separate file ({option('test')})"
+            f"sample in all of them; save a test set in a separate file: {spelled('test')}"
         )
     rows = next(iter(lengths.values()))
     require_table_size(str(path), rows, sum(header.loaded for header in headers.values()))
@@ -305,7 +307,8 @@ def assembled(
         targets = as_table(Y, prefix="y")
         if targets.columns == ["y0"]:
             targets = targets.rename({"y0": "y"})
-        table, target = _beside(table, targets, "Y"), tuple(targets.columns)
+        table = _beside(table, targets, "Y")
+        target = tuple(targets.columns)
     named = dict(beside or {})
     for what, given in named.items():
         if given is not None and not isinstance(given, str) and not _names_columns(given, X, table):

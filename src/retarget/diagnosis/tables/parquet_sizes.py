@@ -19,10 +19,17 @@ from retarget.errors import InvalidInputError
 END = struct.Struct("<I4s")  # the length of the footer, and the magic bytes
 BYTES_A_VALUE = 8
 # Field numbers in Parquet's Thrift definition.
-ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3
-PATH, PACKED_SIZE, FIRST_PAGE, DICTIONARY_PAGE = 3, 7, 9, 11
-UNPACKED_PAGE, PACKED_PAGE = 2, 3
-PAGE_KINDS, VALUES = (5, 7, 8), 1
+ROW_GROUPS = 4
+COLUMNS = 1
+ABOUT = 3
+PATH = 3
+PACKED_SIZE = 7
+FIRST_PAGE = 9
+DICTIONARY_PAGE = 11
+UNPACKED_PAGE = 2
+PACKED_PAGE = 3
+PAGE_KINDS = (5, 7, 8)
+VALUES = 1
 # For Thrift: how deep structures may be nested, and the numbers of its types.
 DEEPEST = 16
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
@@ -116,7 +123,8 @@ class ThriftReader:
         fields: dict[int, Any] = {}
         number = 0
         while (head := self._byte()) != STOP:
-            kind, step = head & 0x0F, head >> 4
+            kind = head & 0x0F
+            step = head >> 4
             number = number + step if step else self._integer()
             # a boolean field stores its value in its type
             fields[number] = kind == TRUE if kind in (TRUE, FALSE) else self._value(kind, depth)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from retarget.diagnosis.dialect import command_hint, named, option
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream, TargetKind
 from retarget.diagnosis.tables.dates import ISO, date_pattern, parsed_dates
 from retarget.diagnosis.tables.roles import (
@@ -100,7 +100,8 @@ def learn_column(column: pl.Series, roles: Roles, numbers: np.ndarray) -> Number
 
     `numbers` are the rows' numbers, for errors.
     """
-    dtype, present = column.dtype, column.drop_nulls()
+    dtype = column.dtype
+    present = column.drop_nulls()
     if not is_plain(dtype):
         return "columns of lists, bytes or objects"
     if len(present) == 0:
@@ -124,7 +125,7 @@ def _holds_numbers(present: pl.Series) -> bool:
         raise InvalidInputError(
             f"the column {shown(present.name)} holds numbers, but text in {len(others):,} rows "
             f"({_distinct(others)}); empty these cells, or leave the column "
-            f"out{command_hint('drop')}"
+            f"out ({spelled('drop')})"
         )
     return share == 1
 
@@ -153,17 +154,19 @@ def _learn_numbers(column: pl.Series, roles: Roles, dates: str | None) -> Number
     if column.dtype.is_integer() and IDENTIFIER.fullmatch(column.name) and column.is_unique().all():
         return "columns that seem to number the rows (rename them to keep them)"
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, scale = float(values.mean()), float(values.std())
+        mean = float(values.mean())
+        scale = float(values.std())
     if not np.isfinite([mean, scale]).all():
         raise InvalidInputError(
             f"the column {shown(column.name)} holds numbers too large to compute with (up to "
-            f"{np.abs(values).max():.3g}); rescale it, or leave it out{command_hint('drop')}"
+            f"{np.abs(values).max():.3g}); rescale it, or leave it out ({spelled('drop')})"
         )
     if scale <= ROUNDING * np.abs(values).max():
         return CONSTANT
     fill = {"median": float(np.median(values)), "zero": 0.0}.get(roles.impute, mean)
     if not roles.standardize:
-        mean, scale = 0.0, 1.0
+        mean = 0.0
+        scale = 1.0
     return Number(column.name, mean, scale, fill, dates)
 
 
@@ -195,12 +198,13 @@ class TargetColumns:
 
 def target_kind(rows: Rows) -> TargetKind:
     """Returns the kind that the roles name, or what the content of the target suggests."""
-    columns, kind = rows.roles.target, rows.roles.kind
+    columns = rows.roles.target
+    kind = rows.roles.kind
     if len(columns) > 1:
         if kind == "classification":
             raise InvalidInputError(
                 f"{len(columns)} targets are named; expected one column of classes, or "
-                f"{option('kind', 'regression')}"
+                f"{spelled('kind', 'regression')}"
             )
         return "regression"
     column = rows.table[columns[0]]
@@ -219,20 +223,22 @@ def target_kind(rows: Rows) -> TargetKind:
 
 def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumns:
     """Learns kind and classes from all rows, means and scales from the first `train_rows`."""
-    columns, kind = rows.roles.target, target_kind(rows)
+    columns = rows.roles.target
+    kind = target_kind(rows)
     if kind == "classification":
         column = rows.table[columns[0]]
         if rows.roles.kind == "auto" and column.dtype.is_integer():
             notes.append(
                 f"Took the target {shown(column.name)} as classes, since it holds "
-                f"{column.n_unique()} different whole numbers; {option('kind', 'regression')} "
+                f"{column.n_unique()} different whole numbers; {spelled('kind', 'regression')} "
                 "takes it as a number."
             )
         names = _classes(column, train_rows)
         return TargetColumns(kind, columns, names, np.zeros(len(names)), np.ones(len(names)))
     values = _target_numbers(rows.table, columns)[:train_rows]
     with np.errstate(over="ignore", invalid="ignore"):
-        means, scales = values.mean(axis=0), values.std(axis=0)
+        means = values.mean(axis=0)
+        scales = values.std(axis=0)
     for name, column, mean, scale in zip(columns, values.T, means, scales, strict=True):
         if not np.isfinite([mean, scale]).all():
             raise InvalidInputError(
@@ -241,14 +247,15 @@ def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumn
         if scale <= ROUNDING * np.abs(column).max():
             raise _all_equal(rows.table[name], f"{column[0]:g}", train_rows)
     if not rows.roles.standardize:
-        means, scales = np.zeros(len(columns)), np.ones(len(columns))
+        means = np.zeros(len(columns))
+        scales = np.ones(len(columns))
     return TargetColumns(kind, columns, columns, means, scales)
 
 
 def _all_equal(column: pl.Series, value: str, train_rows: int) -> InvalidInputError:
-    advice = f"hold out fewer rows, give a test set ({option('test')}), or another order"
+    advice = f"hold out fewer rows, give a test set by {spelled('test')}, or another order"
     if column.n_unique() == 1:
-        advice = f"name a column whose values differ ({option('target')})"
+        advice = f"name a column whose values differ by {spelled('target')}"
     return InvalidInputError(
         f"all values of the target {shown(column.name)} are equal ({value}) in the {train_rows:,} "
         f"rows that are learned from; there is nothing to learn: {advice}"
@@ -266,8 +273,8 @@ def _finite(column: pl.Series) -> np.ndarray:
         if numbers.null_count():
             raise InvalidInputError(
                 f"the target {name} holds text such as "
-                f"{shown(column.filter(numbers.is_null())[0])}; expected numbers, or classes "
-                f"({option('kind', 'classification')})"
+                f"{shown(column.filter(numbers.is_null())[0])}; expected numbers, or classes, "
+                f"{spelled('kind', 'classification')}"
             )
         column = numbers
     if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
@@ -367,8 +374,8 @@ class Preparation:
         if self.roles.impute == "error":
             raise InvalidInputError(
                 f"values are missing or infinite: {counts} (of {rows:,} rows); fill them "
-                f"in with {option('impute', 'mean')} (median, zero), or leave the columns "
-                f"out{command_hint('drop')}"
+                f"in with {spelled('impute', 'mean')}, median or zero, or leave the columns "
+                f"out ({spelled('drop')})"
             )
         fill = "0" if self.roles.impute == "zero" else f"the {self.roles.impute}"
         return [
@@ -390,12 +397,13 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
         raise InvalidInputError(
             f"{train_rows:,} of {len(rows):,} rows are left to learn from; expected at least 2"
         )
-    roles, notes = rows.roles, list[str]()
+    roles = rows.roles
+    notes = list[str]()
     targets = learn_targets(rows, train_rows, notes)
     if roles.lags and targets.kind == "classification":
         raise InvalidInputError(
-            f"{named('lags')} needs a target of numbers, and {shown(roles.target[0])} holds "
-            f"classes; leave it out, or take it as a number with {option('kind', 'regression')}"
+            f"{spelled('lags')} needs a target of numbers, and {shown(roles.target[0])} holds "
+            f"classes; leave it out, or take it as a number with {spelled('kind', 'regression')}"
         )
     lags = set(roles.lag_names)
     features: list[Number | Categories] = []
@@ -429,7 +437,7 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     if repeated:
         note = (
             f"{repeated:,} of {len(stream):,} rows have the same features as an earlier row; the "
-            f"iterative correction needs a ridge ({option('ridge')}) where a block holds such rows."
+            f"iterative correction needs a ridge where a block holds such rows: {spelled('ridge')}."
         )
         stream = replace(stream, notes=(*stream.notes, note))
     return stream, preparation
@@ -441,14 +449,15 @@ def _no_features(roles: Roles, targets: TargetColumns, notes: list[str]) -> Inva
     if targets.kind == "regression" and not roles.lags:
         advice = (
             " To learn a series from its own past, make features of its previous values: "
-            f"{option('lags', 3)} takes the last three."
+            f"{spelled('lags', 3)} takes the last three."
         )
     return InvalidInputError(f"no feature is left to learn from. {why}{advice}")
 
 
 def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stream) -> None:
     """Raises an error if features are the target in another form; lags are another row's target."""
-    targets, lags = preparation.targets, set(preparation.roles.lag_names)
+    targets = preparation.targets
+    lags = set(preparation.roles.lag_names)
     if targets.kind == "regression":
         how = "an exact linear function of it"
         columns = [feature.name for feature in preparation.features for _ in feature.feature_names]
@@ -460,11 +469,11 @@ def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stre
         leaking = [f.name for f in preparation.features if _names_classes(table[f.name], labels)]
     leaking = list(dict.fromkeys(leaking))
     if leaking:
-        advice = command_hint(("drop", leaking))
+        advice = spelled("drop", leaking)
         raise InvalidInputError(
             f"the target {listed(targets.columns)} is given away by {listed(leaking)} ({how}); "
-            f"leave it out{advice if len(advice) < 200 else command_hint('drop')}, or accept that "
-            f"with {option('allow_leak', True)}"
+            f"leave it out ({advice if len(advice) < 200 else spelled('drop')}), or accept that "
+            f"with {spelled('allow_leak', True)}"
         )
 
 
@@ -495,7 +504,8 @@ def _adding_up(preparation: Preparation, stream: Stream) -> tuple[str, ...]:
 
 
 def _correlations(feature: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    feature, Y = feature - feature.mean(), Y - Y.mean(axis=0)
+    feature = feature - feature.mean()
+    Y = Y - Y.mean(axis=0)
     lengths = np.linalg.norm(feature) * np.linalg.norm(Y, axis=0)
     lengths[lengths == 0] = np.inf  # a constant target cannot be given away
     return np.asarray(feature @ Y / lengths)
@@ -504,5 +514,6 @@ def _correlations(feature: np.ndarray, Y: np.ndarray) -> np.ndarray:
 def _names_classes(column: pl.Series, labels: pl.Series) -> bool:
     """Whether the column's values correspond one to one to the classes."""
     pairs = pl.DataFrame({"value": column, "class": labels}).drop_nulls()
-    values, classes = pairs["value"].n_unique(), pairs["class"].n_unique()
+    values = pairs["value"].n_unique()
+    classes = pairs["class"].n_unique()
     return values == classes > 1 and pairs.n_unique() == classes

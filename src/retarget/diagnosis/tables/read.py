@@ -109,11 +109,13 @@ def _opened(content: Path | bytes) -> IO[bytes]:
 def _header(path: Path, text: str) -> tuple[str, list[str]]:
     """Returns the separator of the first line (the suffix's usual one first) and its fields."""
     usual = "\t" if ".tsv" in path.suffixes[-2:] else ","
-    best, header = usual, _first_line(path, text, usual)
+    best = usual
+    header = _first_line(path, text, usual)
     for separator in SEPARATORS:
         fields = _first_line(path, text, separator) if len(header) == 1 else []
         if len(fields) > 1:
-            best, header = separator, fields
+            best = separator
+            header = fields
     # pandas names columns 0, 1, 2, ... if they have no names
     counted = len(header) > 1 and header == [str(number) for number in range(len(header))]
     if not counted and parsed_numbers(pl.Series(header)).null_count() == 0:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from rich.filesize import decimal
 
-from retarget.diagnosis.dialect import command_hint, named, option
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import TargetKind
 from retarget.diagnosis.tables.dates import (
     date_pattern,
@@ -37,7 +37,7 @@ def require_text_size(what: str, size: int) -> None:
         raise InvalidInputError(
             f"{what} holds {decimal(size)} of text, more than the {LARGEST_TEXT:,} bytes that are "
             f"read; convert it to Parquet and choose columns"
-            f"{command_hint('column', 'drop')}, or use fewer rows"
+            f" ({spelled('column')}, {spelled('drop')}), or use fewer rows"
         )
 
 
@@ -47,7 +47,7 @@ def require_table_size(what: str, rows: int, size: int) -> None:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
             f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns"
-            f"{command_hint('column', 'drop')}"
+            f" ({spelled('column')}, {spelled('drop')})"
         )
 
 
@@ -76,7 +76,7 @@ def require_column(available: Sequence[str], name: str, role: str) -> None:
     near = did_you_mean(name.lower(), list(by_small_letters)[:5000])
     hint = f"did you mean {shown(by_small_letters[near])}? " if near else ""
     raise InvalidInputError(
-        f"{named(role)}: there is no column {shown(name)}; {hint}the columns are: "
+        f"{spelled(role)}: there is no column {shown(name)}; {hint}the columns are: "
         f"{listed(available, MOST_COLUMNS_SHOWN)}"
     )
 
@@ -136,24 +136,24 @@ class Roles:
         for field, known in (("kind", KINDS), ("impute", get_args(Impute))):
             if (value := getattr(self, field)) not in known:
                 raise InvalidInputError(
-                    f"{named(field)} is {value!r}; expected one of {', '.join(known)}"
+                    f"{spelled(field)} is {value!r}; expected one of {', '.join(known)}"
                 )
         if not is_whole(self.lags) or self.lags < 0:
             raise InvalidInputError(
-                f"{named('lags')} is {self.lags!r}; expected a whole number of previous values, or "
-                "0"
+                f"{spelled('lags')} is {self.lags!r}; expected a whole number of previous values, "
+                "or 0"
             )
         if not self.target:
             raise InvalidInputError(
-                f"no target is named; name the column to be learned ({named('target')})"
+                f"no target is named; name the column to be learned by {spelled('target')}"
             )
-        require_distinct(self.target, f"the list of targets ({named('target')})")
+        require_distinct(self.target, f"the list of targets, {spelled('target')},")
         for field in LOGS:
             columns = getattr(self, field)
             if columns and len(columns) != len(self.target):
                 raise InvalidInputError(
-                    f"{named(field)} names {len(columns)} columns for {len(self.target)} targets; "
-                    "expected one for each target"
+                    f"{spelled(field)} names {len(columns)} columns for {len(self.target)} "
+                    "targets; expected one for each target"
                 )
         if self.time in self.target:
             raise InvalidInputError(
@@ -161,7 +161,8 @@ class Roles:
             )
         if self.group_as_feature and self.group is None:
             raise InvalidInputError(
-                f"{named('group_as_feature')} is set without a group; name it ({option('group')})"
+                f"{spelled('group_as_feature')} is set without a group; name it by "
+                f"{spelled('group')}"
             )
 
     @property
@@ -230,7 +231,7 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     if patterns := [name for name in table.columns if name.startswith("^") and name.endswith("$")]:
         raise InvalidInputError(
             f"Polars takes the column names {listed(patterns)} as patterns; rename these columns, "
-            f"or leave them out{command_hint('drop')}"
+            f"or leave them out ({spelled('drop')})"
         )
     notes: list[str] = []
     numbers = np.arange(1, len(table) + 1)
@@ -240,7 +241,8 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
         moved = int((numbers[order] != numbers).sum())
         if moved:
             notes.append(f"Sorted the rows by {shown(roles.time)}; {moved:,} moved.")
-        table, numbers = table[order], numbers[order]
+        table = table[order]
+        numbers = numbers[order]
     table, numbers = _with_targets(table, roles, numbers, notes)
     if roles.lags:
         table, numbers = _with_lags(table, roles, numbers, notes)
@@ -297,7 +299,7 @@ def as_numbers(column: pl.Series, dates: str | None) -> np.ndarray:
                 f"the column {shown(column.name)} holds the text "
                 f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
                 f"{'dates' if dates else 'numbers'} in others; fix these cells, or leave the "
-                f"column out{command_hint('drop')}"
+                f"column out ({spelled('drop')})"
             )
         column = numbers
     elif dtype.is_temporal():
@@ -331,7 +333,7 @@ def _with_targets(
         raise InvalidInputError(
             f"the target is missing in {without.sum():,} of {len(table):,} rows ({counts}; the "
             f"first is row {numbers[without].min():,}); remove these rows, or give "
-            f"{option('impute', 'mean')} (median, zero), which leaves them out"
+            f"{spelled('impute', 'mean')}, median or zero, which leaves them out"
         )
     if without.all():
         raise InvalidInputError(f"the target is missing in every row ({counts}); no row is left")
@@ -348,14 +350,14 @@ def _with_lags(
     if roles.lags >= most:
         what = "the table has" if groups is None else "no group has more than"
         raise InvalidInputError(
-            f"{named('lags')} is {roles.lags:,} and {what} {most:,} rows; expected fewer lags"
+            f"{spelled('lags')} is {roles.lags:,} and {what} {most:,} rows; expected fewer lags"
         )
     added = 8 * len(table) * roles.lags * len(roles.target)
     require_table_size("the table with its lags", len(table), added)
     require_distinct([*table.columns, *roles.lag_names], "the table with its lags")
     table, kept = with_lags(table, roles.target, roles.lags, groups)
     notes.append(
-        f"Added lags of {listed(roles.target)} as features ({option('lags', roles.lags)}). Left "
+        f"Added lags of {listed(roles.target)} as features, {spelled('lags', roles.lags)}. Left "
         f"out rows without enough earlier rows{'' if groups is None else ' in their group'}: "
         f"{(~kept).sum():,}."
     )
@@ -364,7 +366,8 @@ def _with_lags(
 
 def _sortable(column: pl.Series) -> pl.Series:
     """Returns a time column as numbers or dates."""
-    name, dtype = shown(column.name), column.dtype
+    name = shown(column.name)
+    dtype = column.dtype
     if dtype == pl.String:
         column = _parsed_times(column)
     elif not (dtype.is_numeric() or dtype.is_temporal()):

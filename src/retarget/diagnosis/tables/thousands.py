@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 import polars as pl
 
-from retarget.diagnosis.dialect import named, option
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.tables.roles import parsed_numbers
 from retarget.errors import InvalidInputError
 from retarget.text import shown
@@ -18,7 +18,9 @@ Thousands = Literal["auto", "point", "none"]
 SEVERAL = r"\..*\."
 GROUPED = r"^[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]+)?$"
 # How points are used in a column
-BEFORE_DECIMALS, BETWEEN_THOUSANDS, EITHER = "before decimals", "between thousands", "either"
+BEFORE_DECIMALS = "before decimals"
+BETWEEN_THOUSANDS = "between thousands"
+EITHER = "either"
 
 
 def require_thousands(thousands: str) -> None:
@@ -26,7 +28,7 @@ def require_thousands(thousands: str) -> None:
     if thousands not in get_args(Thousands):
         expected = ", ".join(get_args(Thousands))
         raise InvalidInputError(
-            f"{named('thousands')} is {thousands!r}; expected one of {expected}"
+            f"{spelled('thousands')} is {thousands!r}; expected one of {expected}"
         )
 
 
@@ -102,6 +104,6 @@ def _two_readings(name: str, text: pl.Series) -> InvalidInputError:
     beside = f" and {second[0]}" if second else ""
     return InvalidInputError(
         f"the column {shown(name)} holds {shown(first)}{beside}: {first} may be a number with "
-        f"decimals, or {first.replace('.', '')}; say which with {option('thousands', 'none')} or "
-        f"{option('thousands', 'point')}"
+        f"decimals, or {first.replace('.', '')}; say which with {spelled('thousands', 'none')} or "
+        f"{spelled('thousands', 'point')}"
     )

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
 
-from retarget.diagnosis.report.words import number
+from retarget.diagnosis.words.numbers import number
 
 BLUE, GREY = "#2E8BC9", "#808890"
 BAND = "rgba(230, 159, 0, 0.2)"  # around the online learner's line

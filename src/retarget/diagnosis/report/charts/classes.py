@@ -6,8 +6,9 @@ import plotly.graph_objects as go
 from retarget.diagnosis.answers import ModelScore, Question, Score
 from retarget.diagnosis.measure.compare import MOST_CONFUSED
 from retarget.diagnosis.report.charts import Chart, NotDrawn, figure
-from retarget.diagnosis.report.words import QUESTIONS, chart_text, name, percent
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import QUESTIONS, chart_text, name
+from retarget.diagnosis.words.numbers import percent
 
 NUMBERED = 12  # with at most so many classes, each square shows its number
 
@@ -24,7 +25,8 @@ def class_scores(diagnosis: Diagnosis) -> tuple[Score | ModelScore | None, Score
 
     If the user's model was run, they are those of its batch training and as it came.
     """
-    question, model = class_question(diagnosis), diagnosis.model
+    question = class_question(diagnosis)
+    model = diagnosis.model
     if model is None:
         return diagnosis.score("offline", question), diagnosis.score("online", question)
     came = next(one for one in model.scores if one.way == "as it came" and one.question == question)
@@ -45,7 +47,8 @@ def confusion_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     counts = np.array(came.confusion)
     if not counts.size:
         return NotDrawn("Not drawn: the predictions are not finite numbers.")
-    names, total = stream.target_names, counts.sum(axis=1, keepdims=True)
+    names = stream.target_names
+    total = counts.sum(axis=1, keepdims=True)
     shares = np.where(total > 0, counts / np.maximum(total, 1), np.nan)
     numbered = len(names) <= NUMBERED
     full = [chart_text(text, 60) for text in names]

@@ -22,8 +22,9 @@ from retarget.diagnosis.report.curve import (
     times_at_first,
     why_no_curve,
 )
-from retarget.diagnosis.report.words import multiple, multiples, name, percent
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import name
+from retarget.diagnosis.words.numbers import multiple, multiples, percent
 from retarget.learners import COLORS
 
 FEW_TIMES = 10.0  # above this the axis is logarithmic
@@ -34,7 +35,8 @@ WIDEST = 2.5  # times the curve's highest point: an interval beyond that is cut
 
 def forgetting_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws the error by age, relative to the error when the rows came, with its interval."""
-    forgetting, model = shown_forgetting(diagnosis), diagnosis.model
+    forgetting = shown_forgetting(diagnosis)
+    model = diagnosis.model
     why = why_no_curve(diagnosis)
     if forgetting is None or why:
         return NotDrawn(why)
@@ -118,7 +120,8 @@ def _tips(forgetting: Forgetting) -> list[str]:
 
 def _half_life(forgetting: Forgetting, y_axis: dict[str, Any]) -> list[go.Scatter]:
     """Returns a line where the error has doubled, if it has."""
-    doubled, age = half_life_words(forgetting), forgetting.half_life
+    doubled = half_life_words(forgetting)
+    age = forgetting.half_life
     if age is None:
         return []
     low, high = y_axis["range"]

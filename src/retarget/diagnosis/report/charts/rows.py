@@ -18,9 +18,10 @@ from retarget.diagnosis.report.charts import (
     line,
     scale,
 )
-from retarget.diagnosis.report.words import chart_text, moment, number, percent
 from retarget.diagnosis.result import Diagnosis, GroupShift
 from retarget.diagnosis.stream import Stream
+from retarget.diagnosis.words.names import chart_text, moment
+from retarget.diagnosis.words.numbers import number, percent
 from retarget.learners import COLORS
 
 # Colors of groups, in order of appearance. If there are more groups, all have the same color.
@@ -72,7 +73,9 @@ def has_run(diagnosis: Diagnosis) -> bool:
 
 def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
     """Returns the errors along the stream: of the user's model, or else of the online learner."""
-    stream, along, model = diagnosis.stream, diagnosis.along, diagnosis.model
+    stream = diagnosis.stream
+    along = diagnosis.along
+    model = diagnosis.model
     at, unit = axis_of(stream)
     ends = [(first - 1, last - 1) for first, last in along.select("first", "last").iter_rows()]
     online, batch, now = (along[part].to_numpy() for part in ("online", "batch", "online_now"))
@@ -102,15 +105,18 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
             "Not drawn: the online model diverged, so none of its errors along the stream is a "
             "finite number."
         )
-    who, other = "online model", "batch model"
+    who = "online model"
+    other = "batch model"
     if has_run(diagnosis):
-        who, other = "your model", "kernel batch model"
+        who = "your model"
+        other = "kernel batch model"
     names = (
         (f"{who}, just before it learned the rows", {"color": COLORS["online"]}),
         (f"{other} of all earlier rows", {"color": COLORS["offline"]}),
         (f"{who} at the end of the stream", {"color": COLORS["online"], "dash": "dash"}),
     )
-    x, places = [part.middle for part in parts], [chart_text(part.where, 90) for part in parts]
+    x = [part.middle for part in parts]
+    places = [chart_text(part.where, 90) for part in parts]
     tip = "%{customdata}<br>error %{y:.3g}"
     traces = [
         line(label, x, values, tip, mode="lines+markers", customdata=places, line=look)
@@ -165,7 +171,8 @@ class DriftBegins(NamedTuple):
 
 def _drift_begins(diagnosis: Diagnosis) -> DriftBegins | None:
     """Returns where drift begins, if the stream clearly drifts."""
-    drift, stream = diagnosis.drift, diagnosis.stream
+    drift = diagnosis.drift
+    stream = diagnosis.stream
     if drift is None or not any(one.kind == "drift" for one in diagnosis.findings):
         return None
     at, unit = axis_of(stream)
@@ -185,7 +192,8 @@ def shift_unit(diagnosis: Diagnosis) -> str:
 def shift_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws how far each row's target, or the model's prediction for it, was moved afterwards."""
     found = moved(diagnosis)
-    size, theory = found.size, found.theory
+    size = found.size
+    theory = found.theory
     if not np.isfinite(size).any():
         return NotDrawn(
             "Not drawn: no row's shift is a finite number, since the online model diverged."
@@ -202,7 +210,8 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     traces = []
     for g, group in enumerate(names if grouped else ("rows",)):
         ours = np.flatnonzero(groups[rows] == g) if grouped else np.arange(len(rows))
-        of, color = rows[ours], GROUP_COLORS[g] if grouped else BLUE
+        of = rows[ours]
+        color = GROUP_COLORS[g] if grouped else BLUE
         points = dots(chart_text(group), at[of], size[of], tip, [texts[i] for i in ours], color)
         traces.append(points.update(showlegend=named))
     middle, means, window = running_mean(size)

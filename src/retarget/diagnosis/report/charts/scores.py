@@ -1,12 +1,11 @@
 """Charts of scores: of the learners, of the ways of training a model, and of the rates tried."""
 
 import math
-from typing import Literal, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
-from retarget.diagnosis.answers import Baseline, Estimate, ModelScore, Score
+from retarget.diagnosis.answers import Estimate
 from retarget.diagnosis.report.charts import (
     GREY,
     Chart,
@@ -17,53 +16,13 @@ from retarget.diagnosis.report.charts import (
     log_scale,
     scale,
 )
-from retarget.diagnosis.report.words import (
-    METRICS,
-    QUESTIONS,
-    chart_text,
-    interval,
-    name,
-    number,
-    score_lines,
-    with_interval,
-)
+from retarget.diagnosis.report.scores import Measure, score_table
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import QUESTIONS, chart_text
+from retarget.diagnosis.words.numbers import number, with_interval
 from retarget.learners import COLORS
 
 SYMBOLS = ("circle", "diamond-open")  # of the first and the second question
-
-
-class Measure(NamedTuple):
-    """The number that scores are shown by: which of its fields, and what that means."""
-
-    field: Literal["loss", "accuracy", "error"]
-    words: str
-
-    @property
-    def share(self) -> bool:
-        """Whether it is a share of the rows, of which more is better."""
-        return self.field == "accuracy"
-
-    def of(self, score: Score | Baseline | ModelScore | None) -> Estimate | None:
-        """Returns this number of a score."""
-        estimate: Estimate | None = getattr(score, self.field, None)
-        return estimate
-
-
-SQUARED = Measure("error", METRICS["squared"])
-
-
-def measure(diagnosis: Diagnosis) -> Measure:
-    """Returns what the scores are shown by, with the unit."""
-    metric, stream = diagnosis.metric, diagnosis.stream
-    if stream.kind == "classification":
-        if metric in ("auto", "accuracy"):
-            return Measure("accuracy", "share of rows whose class is right")
-        return Measure("loss", METRICS[metric])
-    targets = stream.target_names
-    unit = "units" if metric == "absolute" else "squared units"
-    whose = f"of {name(targets[0], 40)}" if len(targets) == 1 else f"of {len(targets):,} targets"
-    return Measure("loss", f"{METRICS[metric]}, in {unit} {whose}")
 
 
 def score_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
@@ -74,48 +33,35 @@ def score_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     title = "Which learner predicts best?"
     if diagnosis.model is not None:
         title = "Which way of training your model is best?"
-    asked, lines = score_lines(diagnosis)
-    shown = measure(diagnosis)
-    lines = [one for one in lines if any(_finite(shown.of(score)) for score in one.scores)]
-    found = [
-        (place, k, score)
-        for place, one in enumerate(lines)
-        for k, part in enumerate(one.scores)
-        if (score := _finite(shown.of(part)))
+    table = score_table(diagnosis)
+    asked = table.questions
+    shown = table.measure
+    lines = [line for line in table.lines if line.known]
+    marks = [
+        (place, number_of_question, one.score)
+        for place, line in enumerate(lines)
+        for number_of_question, one in enumerate(line.scores)
+        if one.score is not None and one.known
     ]
-    if not found:
+    if not marks:
         return NotDrawn("No score is a finite number, so there is no chart.")
-    traces = []
-    for k, question in enumerate(asked):
-        ours = [(place, score) for place, of, score in found if of == k]
-        aside = 0.3 * (k - (len(asked) - 1) / 2)  # side by side, if there are two questions
-        value, low, high = np.array([score for _, score in ours]).T.reshape(3, -1)
-        ends = (finite(np.fmax(length, 0)) for length in (high - value, value - low))
-        bars = dict(zip(("array", "arrayminus"), ends, strict=True))
-        traces.append(
-            go.Scatter(
-                mode="markers",
-                name=QUESTIONS[question],
-                x=value,
-                y=[place + aside for place, _ in ours],
-                customdata=[interval(score, shown.share) for _, score in ours],
-                hovertemplate=f"%{{x:.{'0%' if shown.share else '3g'}}}<br>95%: %{{customdata}}"
-                "<extra>%{fullData.name}</extra>",
-                marker={
-                    "size": 11,
-                    "color": [COLORS.get(lines[place].mark, GREY) for place, _ in ours],
-                    "symbol": SYMBOLS[k],
-                    "line": {"width": 2 if k else 0},
-                },
-                error_x=bars | {"symmetric": False, "color": GREY, "thickness": 2, "width": 5},
-            )
+    traces = [
+        _marks_of_question(
+            QUESTIONS[question],
+            [(place, score) for place, of, score in marks if of == k],
+            [line.mark for line in lines],
+            shown,
+            k,
+            aside=0.3 * (k - (len(asked) - 1) / 2),  # side by side, if there are two questions
         )
-    values = np.array([score.value for *_, score in found])
+        for k, question in enumerate(asked)
+    ]
+    values = np.array([score.value for *_, score in marks])
     wide = not shown.share and values.min() > 0 and values.max() > 30 * values.min()
-    labels = [chart_text(one.title, 40).replace(", ", ",<br>", 1) for one in lines]
-    told = (
+    labels = [chart_text(line.title, 40).replace(", ", ",<br>", 1) for line in lines]
+    texts = (
         f"{lines[place].title}, {QUESTIONS[asked[k]]}: {with_interval(score, shown.share)}"
-        for place, k, score in found
+        for place, k, score in marks
     )
     scale_x = {"tickformat": ".0%"} if shown.share else log_scale(values) if wide else {}
     better = "right" if shown.share else "left"
@@ -123,11 +69,11 @@ def score_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         title=title,
         caption="Each mark is a score, and the line its 95% confidence interval; farther "
         f"{better} is better.",
-        alternative=f"{title} {'; '.join(told)}",
+        alternative=f"{title} {'; '.join(texts)}",
         figure=figure(
             traces,
             100 + 46 * len(lines),
-            {"title": shown.words.partition(",")[0]} | scale_x,
+            {"title": chart_text(shown.words.partition(",")[0], 60)} | scale_x,
             {
                 "tickvals": list(range(len(lines))),
                 "ticktext": labels,
@@ -140,21 +86,58 @@ def score_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     )
 
 
-def _finite(score: Estimate | None) -> Estimate | None:
-    return score if score is not None and math.isfinite(score.value) else None
+def _marks_of_question(
+    label: str,
+    marks: list[tuple[int, Estimate]],
+    colors: list[str],
+    shown: Measure,
+    number: int,
+    aside: float,
+) -> go.Scatter:
+    """Draws the scores on one set of rows, each on its line."""
+    value, low, high = np.array([score for _, score in marks]).T.reshape(3, -1)
+    above = finite(np.fmax(high - value, 0))
+    below = finite(np.fmax(value - low, 0))
+    return go.Scatter(
+        mode="markers",
+        name=label,
+        x=value,
+        y=[place + aside for place, _ in marks],
+        customdata=[shown.interval(score) for _, score in marks],
+        hovertemplate=f"%{{x:.{'0%' if shown.share else '3g'}}}<br>95%: %{{customdata}}"
+        "<extra>%{fullData.name}</extra>",
+        marker={
+            "size": 11,
+            "color": [COLORS.get(colors[place], GREY) for place, _ in marks],
+            "symbol": SYMBOLS[number],
+            "line": {"width": 2 if number else 0},
+        },
+        error_x={
+            "array": above,
+            "arrayminus": below,
+            "symmetric": False,
+            "color": GREY,
+            "thickness": 2,
+            "width": 5,
+        },
+    )
 
 
 def rate_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws the rates that were tried, and the largest stable one."""
-    choice, largest = diagnosis.lr, diagnosis.stability.largest_lr
+    choice = diagnosis.lr
+    largest = diagnosis.stability.largest_lr
     tried = choice.tried.sort("value")
     value = tried["value"].to_numpy().astype(float)
     score = tried["score"].cast(float).fill_null(math.nan).to_numpy().astype(float)
     known = np.isfinite(score)
     if known.sum() < 2:
         return NotDrawn("No other rates were tried, or all of them diverged.")
-    stable, found, failed = value[known], score[known], value[~known]
-    red, green = COLORS["iterative"], COLORS["corrected"]
+    stable = value[known]
+    found = score[known]
+    failed = value[~known]
+    red = COLORS["iterative"]
+    green = COLORS["corrected"]
     marks = {"size": 7, "color": GREY}
     traces = [
         line("tried", stable, found, "rate %{x:.3g}<br>error %{y:.3g}", mode="lines+markers",
@@ -167,7 +150,8 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         traces.append(line("diverged", failed, top, tip, mode="markers", marker=cross))
     for label, rate, color in (("used", choice.value, green), ("largest stable", largest, red)):
         if value.min() <= rate <= 3 * value.max():
-            ends, look = [found.min(), found.max()], {"color": color, "dash": "dash"}
+            ends = [found.min(), found.max()]
+            look = {"color": color, "dash": "dash"}
             tip = f"{label}: {number(rate)}"
             traces.append(line(label, [rate, rate], ends, tip, line=look))
     return Chart(

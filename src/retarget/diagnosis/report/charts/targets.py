@@ -3,7 +3,6 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from retarget.diagnosis.findings import largest_moves
 from retarget.diagnosis.measure.groups import partition
 from retarget.diagnosis.report.charts import Chart, NotDrawn, dots, figure, finite, line
 from retarget.diagnosis.report.charts.rows import (
@@ -13,8 +12,10 @@ from retarget.diagnosis.report.charts.rows import (
     most_shifted,
     moved,
 )
-from retarget.diagnosis.report.words import chart_text, move_words, name, number, percent
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.words.names import chart_text, name
+from retarget.diagnosis.words.numbers import number, percent
+from retarget.diagnosis.words.setting import move_words
 from retarget.learners import COLORS
 
 MOST_CLASSES = 30
@@ -72,7 +73,8 @@ def _classes(diagnosis: Diagnosis) -> Chart:
     to = np.zeros((len(names), len(names)), dtype=int)  # changed rows, from class to class
     effective = diagnosis.effective.argmax(axis=1)
     np.add.at(to, (true[diagnosis.changed], effective[diagnosis.changed]), 1)
-    rows, changed = np.bincount(true, minlength=len(names)), to.sum(axis=1)
+    rows = np.bincount(true, minlength=len(names))
+    changed = to.sum(axis=1)
     share = changed / np.maximum(rows, 1)
     shown = np.sort(np.argsort(-share, kind="stable")[:MOST_CLASSES])
     became = [f", most often to {names[k]}" for k in to.argmax(axis=1)]
@@ -129,7 +131,8 @@ def move_unit(diagnosis: Diagnosis) -> str:
 def group_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws how far learning each group moved the targets of each, as a heat map."""
     found = moved(diagnosis)
-    groups, z = found.groups, finite(found.groups.size)
+    groups = found.groups
+    z = finite(found.groups.size)
     names = groups.names
     if len(names) < 2:
         return NotDrawn("There is only one group, so there is nothing to compare.")
@@ -164,7 +167,7 @@ def group_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         "zeroline": False,
     }
     unit = move_unit(diagnosis)
-    moves = " ".join(move_words(move, unit) for move in largest_moves(groups))
+    moves = " ".join(move_words(move, unit) for move in groups.largest_moves())
     empty = " An empty square is not defined." * bool(np.isnan(z).any())
     title = "Which group overwrote which?"
     return Chart(

@@ -1,0 +1,1 @@
+"""The words that findings and reports are made of."""
