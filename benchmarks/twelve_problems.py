@@ -10,8 +10,8 @@ AdamW). It compares
     learner   `rt.TangentLearner(network)` or `rt.StreamingRidge*`, with their defaults
     joint     five shuffled passes over all tasks together
 
-on a fifth of all rows that were set aside, by accuracy or (for regression) by the root of the mean
-squared error in units of the targets' standard deviation. Numbers are means over the seeds.
+on a fifth of all rows, by accuracy or (for regression) by the root of the mean squared error of
+standardized targets. Numbers are means over the seeds.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import importlib.util
 import logging
 import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ BATCH = 16
 PASSES = 5  # of joint training
 RATES = {"SGD": 0.05, "Adam": 0.003, "AdamW": 0.003}
 ENTROPY = "cross-entropy"
+COLUMNS = "plain", "auto", "learner", "joint"
 torch.set_num_threads(1)
 
 
@@ -78,8 +78,7 @@ def standard(values: np.ndarray) -> Tensor:
 
 def divided(X: Tensor, y: Tensor, groups: Tensor, seed: int) -> Stream:
     """One task for each group, in random order within it, without the rows of the test."""
-    random = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(y), generator=random)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     test, rest = order[: len(y) // 5], order[len(y) // 5 :]
     tasks = [rest[groups[rest] == group] for group in groups.unique()]
     return Stream(X, y, tasks, test)
@@ -91,27 +90,24 @@ def by_value(values: Tensor, tasks: int) -> Tensor:
     return ranks * tasks // len(values)
 
 
-def reactance(seed: int) -> Stream:
-    """The second of Friedman's functions, by frequency."""
-    X, y = datasets.make_friedman2(600, noise=50.0, random_state=seed)
-    X, y = standard(X), standard(y)
-    return divided(X, y, by_value(X[:, 1], 5), seed)
+def circuit(make: Callable[..., Any], noise: float, column: int, tasks: int, seed: int) -> Stream:
+    """One of Friedman's functions, by one of its arguments."""
+    X, y = map(standard, make(600, noise=noise, random_state=seed))
+    return divided(X, y, by_value(X[:, column], tasks), seed)
 
 
-def phase(seed: int) -> Stream:
-    """The third of Friedman's functions, by resistance."""
-    X, y = datasets.make_friedman3(600, noise=0.1, random_state=seed)
-    X, y = standard(X), standard(y)
-    return divided(X, y, by_value(X[:, 0], 4), seed)
+def by_class(X: np.ndarray, labels: np.ndarray, each: int, seed: int) -> Stream:
+    """So many classes at a time."""
+    y = torch.from_numpy(labels)
+    return divided(standard(X), y, y // each, seed)
 
 
 def arm(seed: int) -> Stream:
     """Where a robot's arm of two joints ends, by the angle of the first."""
     random = np.random.default_rng(seed)
     angles = random.uniform(-np.pi, np.pi, (800, 2))
-    elbow = np.stack([np.cos(angles[:, 0]), np.sin(angles[:, 0])], 1)
-    both = angles.sum(1)
-    hand = elbow + 0.7 * np.stack([np.cos(both), np.sin(both)], 1)
+    first, both = angles[:, 0], angles.sum(1)
+    hand = np.stack([np.cos(first) + 0.7 * np.cos(both), np.sin(first) + 0.7 * np.sin(both)], 1)
     X = standard(angles)
     return divided(X, standard(hand), by_value(X[:, 0], 4), seed)
 
@@ -119,26 +115,20 @@ def arm(seed: int) -> Stream:
 def clouds(seed: int) -> Stream:
     """Ten clouds in 16 dimensions, two at a time."""
     X, y = datasets.make_blobs(800, 16, centers=10, cluster_std=4.0, random_state=seed)
-    y = torch.from_numpy(y)
-    return divided(standard(X), y, y // 2, seed)
+    return by_class(X, y, 2, seed)
 
 
 def crossed_clouds(seed: int) -> Stream:
     """Six classes of two clouds each, one class at a time."""
-    X, y = datasets.make_classification(
-        600, 20, n_informative=12, n_classes=6, n_clusters_per_class=2, random_state=seed
-    )
-    y = torch.from_numpy(y)
-    return divided(standard(X), y, y, seed)
+    options = {"n_informative": 12, "n_classes": 6, "n_clusters_per_class": 2}
+    X, y = datasets.make_classification(600, 20, random_state=seed, **options)
+    return by_class(X, y, 1, seed)
 
 
 def shells(seed: int) -> Stream:
     """Five shells around a point, from the inner to the outer one."""
-    X, y = datasets.make_gaussian_quantiles(
-        n_samples=600, n_features=6, n_classes=5, random_state=seed
-    )
-    y = torch.from_numpy(y)
-    return divided(standard(X), y, y, seed)
+    options = {"n_samples": 600, "n_features": 6, "n_classes": 5}
+    return by_class(*datasets.make_gaussian_quantiles(random_state=seed, **options), 1, seed)
 
 
 def turned_digits(seed: int) -> Stream:
@@ -199,12 +189,10 @@ def subjects(seed: int) -> Stream:
     """Sentences of eight words about eight subjects, one subject after another."""
     random = np.random.default_rng(seed)
     every = " ".join(WORDS.values()).split()
-    texts = [
-        " ".join(random.choice(words.split() if random.random() < 0.6 else every) for _ in range(8))
-        for words in WORDS.values()
-        for _ in range(100)
-    ]
-    X = HashingVectorizer(n_features=256).transform(texts).toarray()
+    owners = [words.split() for words in WORDS.values() for _ in range(100)]
+    pick = random.choice
+    texts = [[pick(own if random.random() < 0.6 else every) for _ in range(8)] for own in owners]
+    X = HashingVectorizer(n_features=256).transform(map(" ".join, texts)).toarray()
     y = torch.arange(800) // 100
     return divided(torch.from_numpy(X).float(), y, y, seed)
 
@@ -265,6 +253,8 @@ def distilbert(outputs: int) -> nn.Module:
     return DistilBertForSequenceClassification(config)
 
 
+reactance = partial(circuit, datasets.make_friedman2, 50.0, 1, 5)
+phase = partial(circuit, datasets.make_friedman3, 0.1, 0, 4)
 PROBLEMS = (
     Problem("reactance by frequency", "", "SGD", "squared", reactance, lambda: mlp(4, 1)),
     Problem("a robot's arm by angle", "", "Adam", "squared", arm, lambda: mlp(2, 2)),
@@ -373,7 +363,7 @@ def by_trainer(problem: Problem, stream: Stream, network: nn.Module, automatic: 
         dataloader_pin_memory=False,
     )  # fmt: skip
     maker = partial(rt.NetworkCorrector, loss=problem.loss)
-    y = stream.y if stream.classes else stream.y[:, 0]
+    y = stream.y.squeeze(-1) if not stream.classes else stream.y
     corrected = TargetCorrectionTrainer(network, args, corrector=maker) if automatic else None
     optimizer = optimizer_of(problem, network)
     for rows in stream.tasks:
@@ -445,9 +435,8 @@ def sklearn_scores(problem: Problem, seed: int) -> dict[str, float]:
         for batch in np.array_split(rows, -(-len(rows) // BATCH)):
             plain.partial_fit(X[batch], y[batch], classes=np.unique(y))
             learner.partial_fit(X[batch], y[batch])
-    random = np.random.default_rng(seed)
-    for _ in range(PASSES):
-        rows = random.permutation(every)
+    for number in range(PASSES):
+        rows = np.random.default_rng([seed, number]).permutation(every)
         joint.partial_fit(X[rows], y[rows], classes=np.unique(y))
     models = {"plain": plain, "learner": learner, "joint": joint}
     return {name: float(model.score(X[test], y[test])) for name, model in models.items()}
@@ -473,11 +462,11 @@ def river_scores(problem: Problem, seed: int) -> dict[str, float]:
         for row in every[torch.randperm(len(every))].tolist():
             joint.learn_one(samples[row], y[row])
     models = {"plain": plain, "learner": learner, "joint": joint}
-    tested = [samples[row] for row in stream.test.tolist()]
-    return {
-        name: score(torch.tensor([model.predict_one(sample) for sample in tested]), stream)
-        for name, model in models.items()
-    }
+    scores = {}
+    for name, model in models.items():
+        predictions = [model.predict_one(samples[row]) for row in stream.test.tolist()]
+        scores[name] = score(torch.tensor(predictions), stream)
+    return scores
 
 
 SCORES = {"sklearn": sklearn_scores, "river": river_scores}
@@ -490,28 +479,20 @@ def main() -> None:
     parser.add_argument("--framework", help="only problems of this one, such as lightning")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("| problem | with | measure | plain | auto | learner | joint | CPU s |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"| problem | with | measure | {' | '.join(COLUMNS)} |\n|---|---|---|---|---|---|---|")
     for problem in PROBLEMS:
         if options.framework is not None and options.framework != problem.framework:
             continue
         if problem.framework and importlib.util.find_spec(problem.framework) is None:
             print(f"{problem.name}: left out, as {problem.framework} is not installed")
             continue
-        start = time.process_time()
         scored = SCORES.get(problem.framework, network_scores)
         runs = [scored(problem, seed) for seed in range(options.seeds)]
-        seconds = (time.process_time() - start) / options.seeds
         means = {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
-        numbers = " | ".join(
-            f"{means[name]:.3f}" if name in means else "-"
-            for name in ("plain", "auto", "learner", "joint")
-        )
+        numbers = [f"{means[name]:.3f}" if name in means else "-" for name in COLUMNS]
         measure = "accuracy" if problem.stream(0).classes else "error"
-        setting = ", ".join(
-            part for part in (problem.framework, problem.loss, problem.optimizer) if part
-        )
-        print(f"| {problem.name} | {setting} | {measure} | {numbers} | {seconds:.0f} |", flush=True)
+        setting = ", ".join(filter(None, (problem.framework, problem.loss, problem.optimizer)))
+        print(f"| {' | '.join((problem.name, setting, measure, *numbers))} |", flush=True)
 
 
 if __name__ == "__main__":
