@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -71,7 +72,7 @@ class PatientBar:
         self._own, self._joined = ExitStack(), False
         self._task = TaskID(0)
 
-    def __enter__(self) -> "PatientBar":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
