@@ -11,12 +11,12 @@ CORE   := tests/theory tests/kernels tests/streaming tests/estimators $(wildcard
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
 	tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
-.PHONY: run test docs coverage test-slow test-all test-lean test-newest test-integrations test-faults fuzz audit lint release-check bench figures clean
+.PHONY: run test how-long docs coverage test-slow test-all test-lean test-newest test-integrations test-faults fuzz audit lint release-check bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
 
-test: $(READY) lint  ## style, types, import contract, tests
+test: $(READY) how-long lint  ## style, types, import contract, tests
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
 
 docs: .venv-docs/.ready  ## the site, in build/site, with every link checked and, if there is Chromium, every size on a phone; needs npm
@@ -78,6 +78,9 @@ EMAIL ?= maintainers@example.org
 release-check: $(READY) .venv-release/.ready  ## builds a release and tries it in empty environments
 	RETARGET_REPOSITORY=$(REPOSITORY) RETARGET_EMAIL=$(EMAIL) packaging/release_check.sh $(CURDIR)/.venv-release $(PYTHON)
 
+how-long: $(READY)
+	@$(BIN)/python tests/support/how_long.py
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -89,6 +92,7 @@ figures: $(READY)  ## the figures of the paper that need no data set
 
 bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/iterative.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/cross_entropy.py
 	$(BIN)/python benchmarks/infinite_ntk.py
 	$(BIN)/python benchmarks/empirical_ntk.py
 	$(BIN)/python benchmarks/transformer_ntk.py

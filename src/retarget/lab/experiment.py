@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from rich.console import RenderableType
 
 from retarget.errors import InvalidInputError
@@ -47,7 +47,7 @@ def value_mistakes(error: ValidationError, place: Callable[[str], str]) -> Itera
         key, *inner = (str(part) for part in loc or ("",))
         where = ".".join([place(key), *inner])
         if kind == "extra_forbidden":
-            kinds: dict[str, type[BaseModel]] = {"cases": Case, "quick": Changes}
+            kinds: dict[str, type[BaseModel]] = {"cases": Case, "quick": Small}
             keys = (kinds[key] if inner else Experiment).model_fields
             yield unknown_key(where, [name for name in keys if name != "name"])
         elif kind == "missing":
@@ -149,6 +149,12 @@ class Changes(BaseModel):
     parameters: dict[str, Any] = {}
 
 
+class Small(Changes):
+    """The changes that make an experiment small, and what its picture says about them."""
+
+    note: str = ""
+
+
 class ParameterSweep(Changes):
     """Changes with values to sweep."""
 
@@ -196,10 +202,21 @@ class Experiment(BaseModel):
     parameters: dict[str, Any] = {}
     grid: dict[str, Values] = {}  # every combination is a run, for every seed
     cases: dict[str, Case] = {}
-    quick: Changes | None = None  # a small version that runs the same code
+    quick: Small | None = None  # a small version that runs the same code
     variant: str | None = None  # a parameter whose value is part of the results' name
     needs: str = ""  # the data that it reads, and how long it takes: shown to people
     takes: str = ""
+
+    _is_small: bool = PrivateAttr(False)
+
+    @property
+    def note(self) -> str:
+        """What the picture says about a small version: how many seeds, and what it cannot show."""
+        if not self._is_small:
+            return ""
+        seeds = len({run.seed for run in self.runs()})
+        counted = f"quick: {seeds} seed{'s' * (seeds != 1)}"
+        return f"{counted}; {self.quick.note}" if self.quick and self.quick.note else counted
 
     @property
     def kind(self) -> Family:
@@ -248,7 +265,9 @@ class Experiment(BaseModel):
             )
             for name, case in changed.cases.items()
         }
-        return changed.model_copy(update={"cases": cases})
+        small = changed.model_copy(update={"cases": cases})
+        small._is_small = True
+        return small
 
     def where_it_fits(self, **parameters: Any) -> "Experiment":
         """Returns the experiment with those of the given parameters that its family has."""

@@ -181,3 +181,21 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, finishes):
     assert len(schedule.done) == 3
     assert schedule.found == ({key} if finishes else set())
     assert calls(tmp_path) == ({0: 2, 1: 1, 2: 2} if finishes else {0: 1, 1: 1, 2: 1})
+
+
+@pytest.mark.parametrize(("seeds", "counted"), [([3], "1 seed"), ([3, 4], "2 seeds")])
+def test_the_picture_of_a_small_version_says_so(seeds, counted, tmp_path):
+    text = SMALL_DIGITS + '\n[quick]\nnote = "too small to show the effect"\n'
+    whole = parse_experiment("small", text)
+    small = whole.small().changed(parse_changes([], seeds))
+    assert small.note == f"quick: {counted}; too small to show the effect"
+    assert parse_experiment("small", SMALL_DIGITS).small().note.startswith("quick: ")
+    assert whole.note == ""
+    sizes = {}
+    for name, experiment in (("small", small), ("whole", whole.changed(parse_changes([], [3])))):
+        run_experiment(experiment, tmp_path / name)
+        with Image.open(tmp_path / name / "small" / "small.png") as picture:
+            sizes[name] = picture.size
+    assert sizes["small"][1] != sizes["whole"][1]  # it has a line more
+    page = (tmp_path / "small" / "small" / "small.pdf").read_bytes()
+    assert page.startswith(b"%PDF")

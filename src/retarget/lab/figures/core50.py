@@ -19,7 +19,7 @@ from retarget.lab.data.core50 import load_core50, new_classes_tasks
 from retarget.lab.data.features import all_prepared, image_features
 from retarget.lab.data.fetch import RESNET18, data_folder
 from retarget.lab.experiment import Core50Source, Count
-from retarget.lab.figures.pretrained import BackboneRun, stand_in_backbone
+from retarget.lab.figures.pretrained import BackboneRun, name_of, stand_in_backbone
 from retarget.lab.figures.training import TrainingSetup
 from retarget.lab.runs.compute import torch_threads
 
@@ -56,7 +56,7 @@ class Core50Run(BackboneRun):
             else head(data.inputs.shape[1], self.seed)
         )
         pictures = "CORe50" if self.data == "core50" else "stand-in pictures"
-        return TrainingSetup(stream, network, f"{pictures}, features of {Path(backbone).name}")
+        return TrainingSetup(stream, network, f"{pictures}, features of {name_of(backbone)}")
 
 
 def head(features: int, seed: int) -> nn.Sequential:

@@ -12,7 +12,7 @@ from retarget.errors import MissingDataError
 from retarget.lab import TaskStream
 from retarget.lab.data.backbones import SUFFIXES, ResNet18, backbone_checksum, load_backbone
 from retarget.lab.data.cache import data_set_checksums
-from retarget.lab.data.fetch import CIFAR10, FOLDER_VARIABLE, data_folder
+from retarget.lab.data.fetch import CIFAR10, FOLDER_VARIABLE, RESNET18, data_folder
 from retarget.lab.experiment import Count
 from retarget.lab.figures.cifar10 import CifarRun, cifar_data
 from retarget.lab.figures.training import NetworkRun, TrainingSetup, WholeNotNegative
@@ -83,7 +83,7 @@ class PretrainedRun(BackboneRun, CifarRun):
             trained, network.trained = network.trained, True
             lab.train(network, first, self.learner, methods, views=self.shown, seeds=[self.seed])
             network.trained = trained
-        name = f"CIFAR-10 at {self.image_size} pixels, {Path(backbone).name}"
+        name = f"CIFAR-10 at {self.image_size} pixels, {name_of(backbone)}"
         return TrainingSetup(stream, network, name)
 
     def _residuals(self, network: "WholeNetwork", stream: TaskStream) -> Tensor:
@@ -158,6 +158,13 @@ def pretrained_checksums(backbone: str | None) -> dict[str, str]:
     folder = data_folder()
     weights = backbone_checksum(stand_in_backbone(folder, backbone), folder)
     return {"backbone": weights, **data_set_checksums(CIFAR10)}
+
+
+def name_of(backbone: str) -> str:
+    """Returns what a figure calls a backbone, which may be a file of weights."""
+    known = {RESNET18.name: "ResNet-18", STAND_IN_BACKBONE: "a small ResNet-18"}
+    name = Path(backbone).name
+    return known.get(name, name.removesuffix(".safetensors"))
 
 
 def stand_in_backbone(folder: Path, backbone: str | None, *pictures: str) -> str:

@@ -214,13 +214,16 @@ def _draw(experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]) ->
     """Draws the table; if that fails, returns why, so that the results are not lost."""
     import matplotlib as mpl
 
+    box = "tight" if experiment.note else None
     try:
         figure = experiment.kind.draw(table)
+        if experiment.note:  # outside of the panels, which the saved picture grows to show
+            figure.text(0.5, -0.005, experiment.note, ha="center", va="top", color="#B00020")
         for path in files:
             # fonts that others can edit; without dates, so that the same result gives the same file
             with mpl.rc_context({"pdf.fonttype": 42}), atomic_file(path) as temporary:
                 metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
-                figure.savefig(temporary, dpi=DOTS_PER_INCH, metadata=metadata)
+                figure.savefig(temporary, dpi=DOTS_PER_INCH, metadata=metadata, bbox_inches=box)
     except OSError:  # a full disk, or a read-only folder
         raise
     except Exception as error:
