@@ -136,13 +136,19 @@ def ridge(make):
     one.learn(X[:8], Y[:8]).learn(X[8:], Y[8:]).discount(0.9).forget(X[8:], Y[8:], 0.9)
     one.merge(other.learn(X[8:], Y[8:])).all_merge()
     verbs = one.predict(X), one.predict(one.prepare(X)), one.solution(), one.gamma_
-    wider = one.widened(3).predict(X)
+    verbs += one.predict(X, return_std=True), one.noise_, one.spread(X)
+    # one target, as learning would start from the network's outputs if there were two
+    wider = one.empty().learn(X, Y[:, :1]).widened(3).predict(X)
     again = one.empty().learn(X, Y).predict(X)
     tangent = isinstance(one, rt.TangentLearner)
+    fewer = one.empty().learn(X, Y).forget_batches([(X[:2], Y[:2], None), (X[5:6], Y[5:6], None)])
     restored = type(one).from_state(*one.to_state(), NETWORK if tangent else rt.Linear())
     names = {"learn", "discount", "forget", "merge", "all_merge", "predict", "prepare", "solution"}
-    return dict.fromkeys(names | {"gamma_"}, verbs) | {
+    return dict.fromkeys(names | {"gamma_", "noise_", "spread"}, verbs) | {
         "widened": wider,
+        "rearranged": one.rearranged([0, 1] if tangent else [1, None]).predict(X),
+        "forget_batches": fewer.predict(X),
+        "left_out": [],
         "empty": again,
         "from_state": restored.predict(X),
         "to_state": list(one.to_state()[1].values()),
@@ -155,7 +161,8 @@ def streaming_ridge():
         learner = rt.StreamingRidge(kernel, "auto", 16, precision="float32")
         learner.learn(X, Y).learn(X[:4], Y[:4]).forget(X[:4], Y[:4])
         by_features["predict"] += (learner.predict(X), learner.gamma_)
-    return by_features
+    keeping = rt.StreamingRidge(rt.Linear(), 0.5, calibration=9).learn(X, Y)
+    return by_features | {"left_out": list(keeping.left_out())}
 
 
 def tangent_learner():
@@ -176,6 +183,18 @@ def estimators(kind, members, options):
             given = () if name == "effective_targets" else (X.numpy(),)
             results.append(member(*given) if callable(member) else member)
     return dict.fromkeys([*members, "fit", "partial_fit", "score"], results)
+
+
+def classifier(make):
+    """All verbs of a ridge classifier."""
+    rows, labels = X.numpy(), (Y[:, 0] > 0).long().numpy()
+    one = make().fit(rows[:8], labels[:8]).partial_fit(rows[8:], labels[8:])
+    one.merge(make().fit(rows[:4], labels[:4] + 1)).forget(rows[:2], labels[:2])
+    rejected = [label is None for label in one.predict(rows, reject=0.2)]
+    results = [one.predict(rows), one.predict_proba(rows), one.decision_function(rows), rejected]
+    results += [one.coef_, one.intercept_, one.gamma_, one.score(rows, labels)]
+    names = {"fit", "partial_fit", "merge", "forget", "predict", "predict_proba", "score"}
+    return dict.fromkeys(names | {"decision_function", "coef_", "intercept_", "gamma_"}, results)
 
 
 def online(kind, *members, **more):
@@ -267,9 +286,9 @@ USES = {
     "StreamingRidgeRegressor": lambda: estimators(
         rt.StreamingRidgeRegressor, ["predict", "coef_", "intercept_", "gamma_"], [{}]
     ),
-    "StreamingRidgeClassifier": lambda: estimators(
-        rt.StreamingRidgeClassifier,
-        ["predict", "decision_function", "coef_", "intercept_", "gamma_"], [{}],
+    "StreamingRidgeClassifier": lambda: classifier(rt.StreamingRidgeClassifier),
+    "TangentClassifier": lambda: classifier(
+        lambda: rt.TangentClassifier(NETWORK, features=24, gamma=0.5)
     ),
 }  # fmt: skip
 # Public names that compute nothing with torch: descriptions, counts, files (of what is tested).

@@ -266,7 +266,10 @@ def test_the_learner_inside_may_change_too(make):
     model = make().fit(X, y)
     model.predict_proba(queries)
     Y = (y[:, None] == np.array(model._classes.labels)).astype(float)
+    features = model.learner_.prepare(X[:9]).parts[0][0].numpy()
     model.learner_.forget(X[:9], Y[:9])
+    stored = pickle.dumps(model)
+    assert not any(row.tobytes() in stored for row in features)
     peer = make().fit(X[9:], y[9:])
     assert_same(model.predict_proba(queries), peer.predict_proba(queries), 1e-6)
 

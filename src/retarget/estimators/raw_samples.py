@@ -44,7 +44,7 @@ def prepared_batches(
         yield rows, prepared(prepare, [raw[row] for row in rows], network)
 
 
-def prepared(prepare: Callable[[list[Any]], Any], raw: list[Any], network: nn.Module) -> Any:
+def prepared(prepare: Callable[..., Any], raw: list[Any], network: nn.Module) -> Any:
     """Returns what the network takes, made of a few raw samples."""
     if hasattr(prepare, "pad") and hasattr(prepare, "model_input_names"):  # Hugging Face's
         tokens = prepare(raw, padding=True, truncation=True, return_tensors="pt")

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from typing import Any, Self
+from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
@@ -15,23 +16,32 @@ from retarget.estimators.ridge_base import RidgeEstimator, as_weights, samples_i
 from retarget.settings import in_plain_torch
 from retarget.streaming.ridge.calibration import Calibration, calibrate, score_of
 from retarget.streaming.ridge.learner import StreamingRidge
-from retarget.streaming.ridge.rows import RidgeState
+from retarget.streaming.ridge.moments import Moments
 
 
 class Confidence:
-    """What a learner's kept samples say of its scores; computed when it is first needed."""
+    """What a learner's kept samples say of its scores; computed when it is first needed.
+
+    It does not hold on to the sums that it belongs to: in them, a forgotten sample would live on.
+    """
 
     def __init__(self) -> None:
-        self._known: tuple[RidgeState, Calibration] | None = None
+        self._known: tuple[ReferenceType[Moments], Calibration] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Confidence, ()
 
     def of(self, learner: StreamingRidge) -> Calibration:
         """Returns the calibration of what the learner has learned by now."""
-        learned = learner.learned
+        moments = learner.learned.moments
         known = self._known
-        if known is not None and known[0] is learned:
+        if moments is not None and known is not None and known[0]() is moments:
             return known[1]
         calibration = calibrate(learner.left_out())
-        self._known = learned, calibration
+        if (
+            moments is not None and learner.learned.moments is moments
+        ):  # and no other thread learned
+            self._known = ref(moments), calibration
         return calibration
 
 

@@ -215,3 +215,24 @@ def test_memory_is_counted_and_bounded():
     thing = learner(calibration=8).learn(X, Y)
     without = learner(calibration=0).learn(X, Y)
     assert thing.nbytes == without.nbytes + 8 * 8 * (4 + 3)
+
+
+def test_a_network_that_learning_starts_from_keeps_its_number_of_outputs():
+    """With another number learning starts from zero, and the sums are those from the start."""
+    torch.manual_seed(0)
+    network = torch.nn.Linear(4, 3).double()
+    X, Y, _ = made()
+    tangents = rt.TangentLearner(network, 0.7, features=20)
+    with pytest.raises(InvalidInputError, match="cannot widen 3 outputs to 4"):
+        tangents.empty().learn(X, Y).rearranged([0, 1, 2, None])
+    with pytest.raises(InvalidInputError, match="cannot rearrange 3 outputs to 1"):
+        tangents.empty().learn(X, Y).rearranged([1])
+    with pytest.raises(InvalidInputError, match="cannot widen 2 outputs to 3"):
+        tangents.empty().learn(X, Y[:, :2]).widened(3)
+    with pytest.raises(InvalidInputError, match="outputs=1; expected 2 or more"):
+        tangents.empty().learn(X, Y[:, :2]).widened(1)
+    four = tangents.empty().learn(X, Y[:, :2]).widened(4)
+    assert_same(four.predict(X)[:, :2], tangents.empty().learn(X, Y[:, :2]).predict(X), 1e-12)
+    with pytest.raises(InvalidInputError, match="cannot rearrange 3 outputs to 3"):
+        tangents.empty().learn(X, Y).rearranged([2, 0, 1])
+    assert tangents.empty().learn(X, Y).widened(3).learned.outputs == 3

@@ -15,7 +15,8 @@ from retarget.arrays import as_count
 from retarget.errors import InvalidInputError
 from retarget.lab.methods import Method
 from retarget.samples import evaluating
-from retarget.streaming.ridge.learner import Precision, Prepared, StreamingRidge, as_ridge
+from retarget.streaming.ridge.answers import Prepared
+from retarget.streaming.ridge.learner import Precision, StreamingRidge, as_ridge
 from retarget.streaming.ridge.tangent import TangentLearner
 from retarget.streaming.ridge.views import View
 

@@ -5,24 +5,23 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_count, as_non_negative, as_targets, give_back
+from retarget.arrays import FLOATS, as_count, as_non_negative, as_targets
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, feature_map, fingerprint
 from retarget.locks import Lock
-from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
 from retarget.state_files import explained, read_state, write_state
+from retarget.streaming.ridge.answers import RidgeAnswers
 from retarget.streaming.ridge.kept import KeptRows
-from retarget.streaming.ridge.moments import Moments, RidgeSolution
+from retarget.streaming.ridge.moments import Moments
 from retarget.streaming.ridge.processes import Processes, sums_of_all
 from retarget.streaming.ridge.rows import Portion, RidgeState, SampleRows, sample_size
-from retarget.streaming.ridge.spread import LeftOut, Spread, left_out, noise_of, spread_of
 from retarget.streaming.ridge.views import View, Views
 from retarget.streaming.turns import in_turn
 from retarget.text import as_seed
@@ -30,14 +29,7 @@ from retarget.text import as_seed
 Precision = Literal["float64", "float32"]
 
 
-class Prepared(NamedTuple):
-    """Features of samples, made by `StreamingRidge.prepare`."""
-
-    like: Any  # an empty array in the library that predictions are returned in
-    parts: list[tuple[Tensor, Tensor]]  # features and starting values, a few samples each
-
-
-class StreamingRidge:
+class StreamingRidge(RidgeAnswers):
     r"""Ridge regression that learns sample by sample and is exact at all times.
 
     Its predictions are always those of the ridge solution on everything it has learned,
@@ -110,7 +102,7 @@ class StreamingRidge:
         seed: int = 0,
         calibration: int = 0,
     ) -> None:
-        self.gamma: float | Literal["auto"] = as_ridge(gamma)
+        self.gamma = as_ridge(gamma)
         self.features, self.seed = as_count("features", features), as_seed("seed", seed)
         self.intercept, self.precision, self._views = bool(intercept), precision, Views(views)
         if precision not in get_args(Precision):
@@ -137,9 +129,8 @@ class StreamingRidge:
     def _become(self, learned: RidgeState) -> None:
         """Adopts a change by one assignment."""
         self.learned = learned
-        # what the newest solution was computed from, and the solution
-        self._solution: tuple[RidgeState, RidgeSolution] | None = None
-        self._spread: tuple[RidgeState, Spread] | None = None
+        self._solution = None
+        self._spread = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(gamma={self.gamma!r}, samples={self.samples:,})"
@@ -154,30 +145,6 @@ class StreamingRidge:
     def views(self) -> tuple[View, ...]:
         """The views of a sample that are learned; None is the sample itself."""
         return self._views.functions
-
-    @property
-    def gamma_(self) -> float:
-        """The ridge in use: as given, or chosen by cross-validation."""
-        return self.solution().gamma
-
-    @property
-    @in_plain_torch
-    def noise_(self) -> Any:
-        r"""Variance of the targets about the function, one number for each, (c,).
-
-        It is $(\sum y^2 - \sum B \circ W) / N$, for which the targets are most likely if the
-        function is a Gaussian process; see `predict`.
-        """
-        learned = self.learned
-        solution = self._solved(learned)
-        assert learned.moments is not None  # as it was solved
-        noise = noise_of(learned.moments, solution)
-        return float(noise[0]) if learned.flat else noise.cpu().numpy()
-
-    @in_plain_torch
-    def solution(self) -> RidgeSolution:
-        """Returns the weights (m, c) of the features, the intercept (c,) and the ridge."""
-        return self._solved(self.learned)
 
     @property
     def nbytes(self) -> int:
@@ -197,9 +164,16 @@ class StreamingRidge:
         return self.with_learned(self.learned)
 
     def widened(self, outputs: int) -> Self:
-        """Returns a fork with this many outputs: the new ones had target 0 for all samples."""
-        known = range(self.learned.outputs)
-        return self.rearranged([*known, *[None] * (outputs - len(known))])
+        """Returns a fork with this many outputs: the new ones had target 0 for all samples.
+
+        Raises:
+            InvalidInputError: There are more outputs already; or learning starts from a network's
+                outputs, of which there are not as many.
+        """
+        known = self.learned.outputs
+        if as_count("outputs", outputs) < known:
+            raise InvalidInputError(f"outputs={outputs}; expected {known} or more")
+        return self.rearranged([*range(known), *[None] * (outputs - known)])
 
     @in_plain_torch
     def rearranged(self, columns: Sequence[int | None]) -> Self:
@@ -209,10 +183,23 @@ class StreamingRidge:
             columns: For each output, which of the present ones it is; None for a new one, whose
                 target was 0 for all samples. With an output that is left out go the kept samples
                 that had another target than 0 there.
+
+        Raises:
+            InvalidInputError: Learning starts from a network's outputs, which would no longer be
+                those of the same targets.
         """
         learned = self.learned
         if learned.moments is None:
             return self.fork()
+        known = learned.outputs
+        same = list(columns) == list(range(known))
+        if not same and learned.network_outputs in (known, len(columns)):
+            change = "widen" if len(columns) > known else "rearrange"
+            raise InvalidInputError(
+                f"cannot {change} {known} outputs to {len(columns)}: learning starts from the "
+                f"network's {learned.network_outputs} outputs if there are as many targets, and "
+                "from zero otherwise; make a network with an output for every class that may come"
+            )
         moments = learned.moments.copy()
         moments.rearrange(columns)
         kept = learned.kept.rearranged(columns)
@@ -392,90 +379,6 @@ class StreamingRidge:
             self._become(before._replace(moments=moments, kept=before.kept.scaled(number)))
         return self
 
-    @in_plain_torch
-    def prepare(self, X: Any) -> "Prepared":
-        """Computes the features of samples that will be passed to `predict` many times.
-
-        Use it if features are expensive and you predict the same samples, such as a test set,
-        after every portion of a stream. The result keeps all features in memory.
-        """
-        learned = self.learned
-        parts = list(self._rows.means(X, learned))
-        return Prepared(library_of(take(X, slice(0, 0))), parts)
-
-    @in_plain_torch
-    def predict(self, X: Any, *, return_std: bool = False) -> Any:
-        r"""Returns predictions, in the library of X and with the axes of Y.
-
-        Args:
-            X: (n, ...) samples, or the result of `prepare`.
-            return_std: Whether to return a pair: predictions, and how uncertain each is, as a
-                standard deviation of the same shape. It is that of a Gaussian process of which
-                ridge regression is the mean,
-
-                $$\operatorname{std}^2 = \sigma^2\, \phi^\top (C + \gamma I)^{-1} \phi,$$
-
-                the same as scikit-learn's `GaussianProcessRegressor` with the kernel
-                $\frac{\sigma^2}{\gamma} \phi^\top \phi'$ and `alpha`$= \sigma^2$, the noise
-                (`noise_`). It grows with the distance from everything learned. A new target
-                scatters about the prediction with the variance $\operatorname{std}^2 + \sigma^2$.
-                Each sample costs $m^2$ multiplications, and the first one after a change $m^3/3$.
-
-        Raises:
-            InvalidInputError: Nothing has been learned yet; for `return_std`, fewer than 2 samples.
-        """
-        learned = self.learned
-        weights, intercept, _ = solution = self._solved(learned)
-        if isinstance(X, Prepared):
-            like, parts = X.like, iter(X.parts)
-            _require_fitting(X.parts, weights)
-        else:
-            like, parts = library_of(X), self._rows.means(X, learned)
-        predicted = [weights.new_empty(0, learned.outputs)]
-        deviations = [weights.new_empty(0, learned.outputs)]
-        if return_std:
-            assert learned.moments is not None  # as it was solved
-            noise = noise_of(learned.moments, solution) * len(self._views)
-            spread = self._spread_of(learned)
-        for features, start in parts:
-            predicted.append(start.to(weights) + features.to(weights) @ weights + intercept)
-            if return_std:
-                deviations.append((spread.of(features)[:, None] * noise).sqrt())
-        if not return_std:
-            return self._given(predicted, like, learned)
-        return self._given(predicted, like, learned), self._given(deviations, like, learned)
-
-    def _given(self, parts: Iterable[Tensor], like: Any, learned: RidgeState) -> Any:
-        """Returns values (n, c) in the caller's library, with the axes of Y."""
-        result = torch.cat(list(parts))
-        if isinstance(like, Tensor):
-            result = result.to(like.device)
-        return give_back(result[:, 0] if learned.flat else result, like, learned.dtype)
-
-    @in_plain_torch
-    def spread(self, X: Any) -> Tensor:
-        r"""Returns $\phi^\top (C + \gamma I)^{-1} \phi$ (n,): large far from what was learned."""
-        learned = self.learned
-        spread = self._spread_of(learned)
-        parts = iter(X.parts) if isinstance(X, Prepared) else self._rows.means(X, learned)
-        empty = spread.mean.new_empty(0)
-        return torch.cat([empty, *(spread.of(features) for features, _ in parts)])
-
-    @in_plain_torch
-    def left_out(self) -> LeftOut:
-        """Returns predictions of the samples that are kept, each without having learned it.
-
-        They are those of a learner with the same ridge that has learned all other samples. Needs
-        `calibration` above 0.
-
-        Raises:
-            InvalidInputError: No sample is kept, or fewer than 2 were learned.
-        """
-        learned = self.learned
-        solution = self._solved(learned)
-        assert learned.moments is not None  # as it was solved
-        return left_out(learned.kept, learned.moments, solution, self._spread_of(learned))
-
     def save(self, path: str | Path) -> None:
         """Saves the sums to one file; an older file is replaced only when the new one is complete.
 
@@ -582,26 +485,6 @@ class StreamingRidge:
         """In which the sum over features is kept."""
         return torch.float64 if self.precision == "float64" else torch.float32
 
-    def _solved(self, learned: RidgeState) -> RidgeSolution:
-        if learned.moments is None:
-            raise InvalidInputError("nothing has been learned yet; call learn(X, Y) first")
-        known = self._solution
-        if known is not None and known[0] is learned:
-            return known[1]
-        solution = learned.moments.solve(self.gamma)
-        self._solution = learned, solution
-        return solution
-
-    def _spread_of(self, learned: RidgeState) -> Spread:
-        known = self._spread
-        if known is not None and known[0] is learned:
-            return known[1]
-        solution = self._solved(learned)
-        assert learned.moments is not None  # as it was solved
-        spread = spread_of(learned.moments, solution)
-        self._spread = learned, spread
-        return spread
-
     def _kind(self, learned: RidgeState, sized: bool) -> dict[str, Any]:
         """Returns what must agree to merge two learners; sizes only if both have learned."""
         kind: dict[str, Any] = {
@@ -628,17 +511,6 @@ class StreamingRidge:
         return texts | {
             name: f"{texts[name]} {fingerprint(each)}" for name, each in sources.items()
         }
-
-
-def _require_fitting(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> None:
-    """Rejects features that were prepared before learning, or for another learner."""
-    for features, start in parts:
-        found = features.shape[1], start.shape[1]
-        if found != tuple(weights.shape):
-            raise InvalidInputError(
-                f"X was prepared with {found[0]} features for {found[1]} outputs, but the learner "
-                f"has {weights.shape[0]} and {weights.shape[1]}; call prepare again, after learn"
-            )
 
 
 def as_ridge(gamma: Any) -> float | Literal["auto"]:
