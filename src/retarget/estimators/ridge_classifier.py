@@ -62,6 +62,7 @@ class RidgeClassifier(StreamClassifier, RidgeEstimator):
         """
         return self._take(X, y, classes, sample_weight=sample_weight)
 
+    @in_plain_torch
     def predict(self, X: Any, reject: float | None = None) -> np.ndarray:
         """Returns the predicted labels (m,).
 
@@ -82,7 +83,7 @@ class RidgeClassifier(StreamClassifier, RidgeEstimator):
         outputs, scores = now._outputs_and_scores(X)
         labels: np.ndarray = now.classes_[outputs.argmax(axis=1)].astype(object)
         new = now._confidence.of(now.learner_).looks_new(scores, reject)
-        labels[new.cpu().numpy()] = None
+        labels[new.numpy()] = None
         return labels
 
     @in_plain_torch
@@ -189,7 +190,7 @@ class RidgeClassifier(StreamClassifier, RidgeEstimator):
         check_is_fitted(self, self.FITTED)
         X = self._samples(X)
         outputs = np.empty((samples_in(X), len(self.classes_)))
-        scores = torch.empty(len(outputs), dtype=torch.float64)
+        scores = torch.empty(len(outputs), dtype=torch.float64, device="cpu")
         for rows, samples in self._batches(X):
             features = self.learner_.prepare(samples)
             some = _as_array(self.learner_.predict(features))

@@ -64,7 +64,8 @@ class Calibration(NamedTuple):
 
 
 def calibrate(left_out: LeftOut) -> Calibration:
-    """Finds the temperature, and sorts the scores."""
+    """Finds the temperature, and sorts the scores; all on the CPU."""
+    left_out = LeftOut(*(each.cpu() for each in left_out))
     order = score_of(left_out.predictions, left_out.spreads).sort()
     return Calibration(temperature_of(left_out), order.values, left_out.times[order.indices])
 
