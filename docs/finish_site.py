@@ -29,7 +29,7 @@ ROW = re.compile(
 # As in the index of a book: what people look for, where it is, and what they find there.
 LOOKED_FOR = {
     "Choose gamma": (
-        "continual.html#if-you-do-not-know-gamma",
+        "continual.html#how-gamma-is-chosen",
         'gamma="auto" chooses the ridge; a correction of a network is tried on held-out rows.',
     ),
     "Concept drift": (
