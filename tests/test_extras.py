@@ -32,6 +32,8 @@ SCRIPTS = {
     "examples/correction_terms.py": "figures",
     "examples/drift.py trump": "river",
     "examples/influence.py": "figures",
+    "examples/intents.py learn one two": "text",
+    "examples/partial_fit.py picture.png": "figures",
     "examples/tangent_kernel.py": "figures",
     "examples/task_by_task.py": "figures",
     "examples/unlearning.py": "figures",

@@ -3,6 +3,7 @@
 import copyreg
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
@@ -140,12 +141,9 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
         extra: The extra that brings them, or several with commas between.
         packages: Their names, as they are imported.
     """
-    import importlib
-
     for package in packages:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
+        if find_spec(package) is None:
+            error = ImportError(f"No module named {package!r}")
             sys.exit(str(missing_extra(f"{what} needs {package}", error, extra)))
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from retarget.arrays import as_tensor, give_back
 from retarget.errors import InvalidInputError, InvalidTypeError
 
-Classes = Sequence[int | str] | None
+ClassNames = Sequence[int | str] | None
 
 
 def as_classes(classes: Any) -> list[int | str] | None:
@@ -45,7 +45,7 @@ def are_labels(Y: Any) -> bool:
     return values.ndim == 1 and len(values) > 0 and (_is_text(values) or values.dtype.kind in "biu")
 
 
-def label_rows(labels: Any, outputs: int, classes: Classes = None) -> Tensor:
+def label_rows(labels: Any, outputs: int, classes: ClassNames = None) -> Tensor:
     """Returns one-hot rows (n, outputs) in float64, on the CPU.
 
     Args:

@@ -28,7 +28,7 @@ from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import ParameterChoice, Preconditioner
-from retarget.labels import Classes, as_classes
+from retarget.labels import ClassNames, as_classes
 from retarget.learners import MOST_SAMPLES, SGD, require_learner
 from retarget.networks.base import Corrector, block_of
 from retarget.networks.linearization import LinearizationWatch, outputs, tangent_kernel
@@ -55,7 +55,7 @@ class ClosedLoopOptions:
     block_size: int | Literal["auto"] = "auto"
     replay: int = 300
     damping: float = 1.0
-    classes: Classes = None
+    classes: ClassNames = None
     seed: int = 0
 
     def checked(self, learner: SGD) -> Self:
@@ -146,7 +146,7 @@ class ClosedLoopCorrector(Corrector):
         kernel: Callable[..., Kernel] = EmpiricalNTK,
         params: ParameterChoice = None,
         preconditioner: Preconditioner = None,
-        classes: Classes = None,
+        classes: ClassNames = None,
         seed: int = 0,
     ) -> None:
         options = ClosedLoopOptions(gamma, features, block_size, replay, damping, classes, seed)

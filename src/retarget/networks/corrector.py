@@ -23,7 +23,7 @@ from retarget.kernels.empirical.parameters import (
     Preconditioner,
     trained_parameters,
 )
-from retarget.labels import Classes, as_classes
+from retarget.labels import ClassNames, as_classes
 from retarget.learners import SGD, require_learner
 from retarget.networks.base import Corrector, block_of, without_rows
 from retarget.networks.linearization import decaying_part, linear_outputs, outputs, tangent_kernel
@@ -59,7 +59,7 @@ class CorrectionOptions:
     parts: Parts = "both"
     first_block: FirstBlock = "corrected"
     loss: Loss = "squared"
-    classes: Classes = None
+    classes: ClassNames = None
     seed: int = 0
 
     def checked(self, learner: SGD) -> Self:
@@ -186,7 +186,7 @@ class NetworkCorrector(Corrector):
         params: ParameterChoice = None,
         preconditioner: Preconditioner = None,
         loss: Loss = "squared",
-        classes: Classes = None,
+        classes: ClassNames = None,
         seed: int = 0,
     ) -> None:
         options = CorrectionOptions(

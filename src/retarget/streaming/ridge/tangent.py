@@ -12,7 +12,7 @@ from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.empirical.projection import Projection
 from retarget.kernels.empirical.recording import outputs_with
 from retarget.kernels.feature_maps import combining, tangent_map
-from retarget.labels import Classes, are_labels, as_classes, label_rows
+from retarget.labels import ClassNames, are_labels, as_classes, label_rows
 from retarget.samples import as_samples, copied, take, with_type_of
 from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
@@ -102,7 +102,7 @@ class TangentLearner(StreamingRidge):
         precision: Precision = "float64",
         combinations: int = 1,
         params: str | Sequence[str] | Callable[[str], bool] | None = None,
-        classes: Classes = None,
+        classes: ClassNames = None,
         seed: int = 0,
     ) -> None:
         self.classes = as_classes(classes)
