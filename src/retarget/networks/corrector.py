@@ -129,8 +129,9 @@ class NetworkCorrector(Corrector):
             `ridge` again in each task, or no correction: a tenth of the rows is held out, copies of
             the network are trained on the true targets and on four corrections, and the best on
             the held-out rows of all tasks so far is chosen, if it is clearly better than the true
-            targets (by two standard errors). `trials` shows what was tried. It costs five passes
-            over the task and four more corrections. The copies have no velocity at first.
+            targets (by two standard errors). `trials` shows what was tried; if nothing is
+            corrected, the logger `retarget` says so. It costs five passes over the task and four
+            more corrections. The copies have no velocity at first.
         block_size: Samples corrected together, a multiple of the batch size; `"auto"` for the
             multiple nearest to 20.
         refresh: When the kernel is recomputed: `"task"`, with every `correct`; `"epoch"`, with
@@ -150,7 +151,8 @@ class NetworkCorrector(Corrector):
             It must have taken a step. `learner` then has its rate (that of the first group), and
             AdamW's `weight_decay`. This would be exact for one output and a constant P; it is
             approximate here, as each step changes P a little, and the kernel is the mean over
-            outputs whose P differ. $\beta_1$ is ignored if the learner has no momentum.
+            outputs whose P differ. $\beta_1$ is ignored if the learner has no momentum. Expect
+            little with Adam: its steps hardly grow with the errors.
         loss: The loss of the loop: half the squared error, or cross-entropy (softmax; logistic for
             one output), whose true targets are one-hot rows or probabilities. The corrected ones
             are real numbers, which `torch.nn.functional.cross_entropy` accepts. Cross-entropy
