@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import retarget as rt
-from retarget.theory.offline import logistic
+from retarget.engine.offline import logistic
 
 BLOCK, CLASSES, RIDGE = 20, 10, 0.1
 LEARNER = rt.SGD(lr=0.2, batch_size=4, reduction="sum")

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import retarget as rt
 from retarget.engine.dual import DualLearner
+from retarget.engine.offline import logistic
 from retarget.engine.probes import random_signs
 from retarget.engine.stability import GrowthWatch
 from retarget.errors import (
@@ -22,7 +23,6 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
-from retarget.theory.offline import logistic
 from support.problems import (
     assert_same,
     class_streams,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.theory.offline import logistic
+from retarget.engine.offline import logistic
 from support.problems import assert_same, make_class_stream, panels_of
 
 CE = "cross-entropy"

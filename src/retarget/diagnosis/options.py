@@ -9,6 +9,7 @@ import numpy as np
 from retarget.diagnosis.answers import Evaluation, HoldOut
 from retarget.diagnosis.metrics import AUTO, Metric, as_metric
 from retarget.diagnosis.spelling import spelled
+from retarget.engine.offline.logistic import LARGEST_GAMMA
 from retarget.engine.offline.recent import Aim, as_aim
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.lookup import kernel_names, takes_width
@@ -16,7 +17,6 @@ from retarget.learners import SGD, require_learner
 from retarget.scalars import as_positive, is_whole
 from retarget.text import amount_of_memory, as_seed
 from retarget.theory.iterative import check_correction
-from retarget.theory.offline.logistic import LARGEST_GAMMA
 
 Auto = Literal["auto"]
 OPEN_RATE = 1.0  # stands for a rate that is still to be chosen

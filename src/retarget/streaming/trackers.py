@@ -11,6 +11,7 @@ from retarget.engine.cholesky import GrowingCholesky
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import ShiftFollower, follow
 from retarget.engine.losses import Loss, outputs
+from retarget.engine.offline.logistic import LogisticFit
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import SampleStream
 from retarget.errors import InvalidInputError
@@ -21,7 +22,6 @@ from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.streaming.turns import in_turn
 from retarget.theory.correction import targets_reaching
-from retarget.theory.offline.logistic import LogisticFit
 
 
 class ShiftTracker(Resumable):

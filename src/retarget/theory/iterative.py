@@ -34,6 +34,7 @@ from retarget.engine.followers import Iterative, Parts, Steps, follow
 from retarget.engine.losses import Loss, check_loss, check_targets
 from retarget.engine.offline.all import KernelRidge, RecursiveRidge
 from retarget.engine.offline.learner import OfflineLearner
+from retarget.engine.offline.logistic import LogisticFit
 from retarget.engine.offline.recent import (
     ALL,
     Aim,
@@ -51,7 +52,6 @@ from retarget.progress import PatientBar
 from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
-from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.problem import as_problem
 
 

@@ -18,6 +18,7 @@ from retarget.engine.cholesky import factorize
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Online, follow
 from retarget.engine.losses import Loss, check_loss, check_targets
+from retarget.engine.offline.logistic import logistic_coefficients
 from retarget.engine.response import require_lasting_start
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import SampleStream
@@ -26,7 +27,6 @@ from retarget.learners import SGD, require_learner
 from retarget.scalars import as_count, as_non_negative
 from retarget.settings import in_plain_torch
 from retarget.theory.epochs import online_pass
-from retarget.theory.offline.logistic import logistic_coefficients
 from retarget.theory.problem import Problem, as_problem
 
 

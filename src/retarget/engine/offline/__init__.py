@@ -1,1 +1,1 @@
-"""Offline learners that follow a stream: on all the past, or on recent samples."""
+"""Offline learners that follow a stream: on all the past, on recent samples, logistic."""

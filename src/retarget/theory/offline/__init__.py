@@ -1,1 +1,0 @@
-"""The offline learner for cross-entropy."""
