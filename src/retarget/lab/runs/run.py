@@ -217,8 +217,8 @@ def _draw(experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]) ->
     box = "tight" if experiment.note else None
     try:
         figure = experiment.kind.draw(table)
-        if experiment.note:  # outside of the panels, which the saved picture grows to show
-            figure.text(0.5, -0.005, experiment.note, ha="center", va="top", color="#B00020")
+        if experiment.note:  # above everything else, where the saved picture gets more room
+            figure.text(0.5, 1.005, experiment.note, ha="center", va="bottom", color="#B00020")
         for path in files:
             # fonts that others can edit; without dates, so that the same result gives the same file
             with mpl.rc_context({"pdf.fonttype": 42}), atomic_file(path) as temporary:
