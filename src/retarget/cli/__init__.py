@@ -61,13 +61,13 @@ class Commands(TyperGroup):
 def loaded(name: str) -> Any:
     """Imports a command: its module has an `app` with one command of that name, or several."""
     group = get_group(import_module(COMMANDS[name][0]).app)
-    found = group.commands.get(name, group)
-    for command in (found, *getattr(found, "commands", {}).values()):
+    named = group.commands.get(name, group)
+    for command in (named, *getattr(named, "commands", {}).values()):
         _shorten_types(command)
         # the lines of a docstring, which Typer would keep, as paragraphs that fit the terminal
         paragraphs = (command.help or "").split("\n\n")
         command.help = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
-    return found
+    return named
 
 
 def _shorten_types(command: Any) -> None:

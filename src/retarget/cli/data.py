@@ -74,11 +74,11 @@ def check(name: Name, data_dir: Folder = None) -> None:
     """Compares the files of a data set with the official checksums."""
     data_set = find_data_set(name)
     folder = fetch.data_folder(data_dir)
-    found = {file.download.name: fetch.check_file(file, folder) for file in data_set.files}
+    states = {file.download.name: fetch.check_file(file, folder) for file in data_set.files}
     say(f"{name} in {folder}", style="bold")
-    for file, (state, detail) in found.items():
+    for file, (state, detail) in states.items():
         more = f" ({detail})" if detail else ""
         say(f"  {file}: {state}{more}", style=COLORS.get(state, "red"))
-    if any(state != "ok" for state, _ in found.values()):
+    if any(state != "ok" for state, _ in states.values()):
         say(f"Fix it with: {fetch.get_command(data_set, folder)}")
         raise typer.Exit(FAILED)

@@ -85,8 +85,8 @@ def points_of(
         if name not in table.columns:
             raise InvalidInputError(f"{path.name} has no column {name!r}; it has {columns}")
         if not table[name].dtype.is_numeric():
-            held = table[name].dtype
-            raise InvalidInputError(f"{name!r} of {path.name} holds {held}; expected numbers")
+            kind = table[name].dtype
+            raise InvalidInputError(f"{name!r} of {path.name} holds {kind}; expected numbers")
     if not 1 <= len(table) <= MOST_POINTS:
         raise InvalidInputError(
             f"{path.name} has {len(table):,} rows; the page shows 1 to {MOST_POINTS}. Use a part "

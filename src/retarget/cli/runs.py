@@ -73,8 +73,8 @@ def show(
         return
     say(f"{record.experiment}: {record.name}")
     say(f"finished {record.finished} after {duration(record.seconds)}, {record.machine}")
-    for part in ("kind", "config", "data", "code", "packages"):
-        say(f"{part}: {_lines(getattr(record.identity, part))}")
+    for field in ("kind", "config", "data", "code", "packages"):
+        say(f"{field}: {_lines(getattr(record.identity, field))}")
     for warning in record.warnings:
         say(f"warning: {warning}")
     if record.reason is not None:

@@ -275,19 +275,19 @@ def model_evidence(diagnosis: Diagnosis, model: ModelDiagnosis) -> Evidence:
     """Returns what was measured about the user's own model."""
     asked: dict[Question, Comparison] = {}
     diverged = False
-    for came in (score for score in model.scores if score.way == "as it came"):
-        question = came.question
+    for as_it_came in (score for score in model.scores if score.way == "as it came"):
+        question = as_it_came.question
         batch = model.score("batch", question)
         answer = diagnosis.answer(question)
         asked[question] = Comparison(
             excess=UNKNOWN if batch is None else inverted(batch.change),
             accuracy_gap=None,
-            constant=came.constant,
+            constant=as_it_came.constant,
             batch_constant=UNKNOWN if batch is None else batch.constant,
             enough=answer is not None and enough(answer),
         )
         if not model.logged:
-            diverged |= not came.error.value <= DIVERGED * diagnosis.stream.variance
+            diverged |= not as_it_came.error.value <= DIVERGED * diagnosis.stream.variance
     forgetting = model.forgetting
     if forgetting is not None and diagnosis.forgetting is not None:
         # what can be known together is up to the stream, not to one model of it
@@ -309,7 +309,7 @@ def inverted(change: Estimate) -> Estimate:
         >>> inverted(Estimate(-0.5, -0.75, 0.0))
         Estimate(value=1.0, low=0.0, high=3.0)
     """
-    value, low, high = (1 / (1 + part) - 1 if part > -1 else math.inf for part in change)
+    value, low, high = (1 / (1 + end) - 1 if end > -1 else math.inf for end in change)
     return Estimate(value, high, low)
 
 

@@ -77,17 +77,17 @@ def imported_kernel(path: str, features: int) -> Kernel | type[Kernel]:
 
     If it makes a network, that is its empirical NTK, in float64.
     """
-    made = imported(path, "kernel")
-    if not isinstance(made, Kernel) and named_class(made) is None:
-        made = called(made, path, "kernel")
-    if isinstance(made, Kernel) or named_class(made) is not None:
-        return made  # type: ignore[no-any-return]  # by `named_class`
-    if not isinstance(made, nn.Module):
+    kernel = imported(path, "kernel")
+    if not isinstance(kernel, Kernel) and named_class(kernel) is None:
+        kernel = called(kernel, path, "kernel")
+    if isinstance(kernel, Kernel) or named_class(kernel) is not None:
+        return kernel  # type: ignore[no-any-return]  # by `named_class`
+    if not isinstance(kernel, nn.Module):
         raise InvalidTypeError(
-            f"{path!r} returned a {type(made).__name__}; expected a torch.nn.Module, whose tangent "
-            "kernel is used, or a kernel (rt.kernels.Kernel)"
+            f"{path!r} returned a {type(kernel).__name__}; expected a torch.nn.Module, whose "
+            "tangent kernel is used, or a kernel (rt.kernels.Kernel)"
         )
-    network = made.double().eval()
+    network = kernel.double().eval()
     try:
         with torch.no_grad():
             network(torch.zeros(2, features, dtype=torch.float64, device="cpu"))
@@ -110,8 +110,8 @@ def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
         if options.model is not None:  # first: if it cannot be run, that is reported at once
             model = diagnose_model(parted, options)
         opened = open_kernel(kernel, parted, options, bar.advance)
-        found = run_learners(opened, parted, options, used)
-    return replace(found, model=model, failures=(*found.failures, *doubts))
+        diagnosis = run_learners(opened, parted, options, used)
+    return replace(diagnosis, model=model, failures=(*diagnosis.failures, *doubts))
 
 
 @in_plain_torch
@@ -150,11 +150,13 @@ def run_learners(
             continue
         asked = parted.asked.get(ruler.question)
         if asked is None:
-            said = progressive_predictions(kernel, learned, gamma.value, learner.batch_size)
+            predictions_of = progressive_predictions(
+                kernel, learned, gamma.value, learner.batch_size
+            )
         else:
-            said = held_out_predictions(kernel, asked, learned)
+            predictions_of = held_out_predictions(kernel, asked, learned)
         simple = baseline_predictions(kernel, parted, ruler.question, options)
-        answers.append(compare(said, simple, ruler, parted, options))
+        answers.append(compare(predictions_of, simple, ruler, parted, options))
     approximation = measure_approximation(opened, learner, gamma.value)
     batch = learned.coefficients.get("offline")
     alternatives: tuple[AlternativeModel, ...] = ()
@@ -219,8 +221,8 @@ def _true_kernel(
     except NotPositiveDefiniteError:
         return None
     models = ((sample, true), (opened.kernel, batch))
-    said = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]
-    return ratio(ruler.mean(said[0]), ruler.mean(said[1]))
+    predictions_of_both = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]
+    return ratio(ruler.mean(predictions_of_both[0]), ruler.mean(predictions_of_both[1]))
 
 
 def _exactness(kernel: StreamKernel, learned: LearnedStream) -> float:
@@ -232,8 +234,8 @@ def _exactness(kernel: StreamKernel, learned: LearnedStream) -> float:
     batch, corrected = ends
     if batch is None or corrected is None:
         return math.nan
-    said = kernel.values(torch.cat([batch, corrected], dim=1)).chunk(2, dim=1)
-    return relative_difference(said[1], said[0])
+    predictions_of_both = kernel.values(torch.cat([batch, corrected], dim=1)).chunk(2, dim=1)
+    return relative_difference(predictions_of_both[1], predictions_of_both[0])
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:

@@ -39,10 +39,10 @@ def split_table(
     if target_kind(rows) == "classification":
         classes = class_text(rows.table[roles.target[0]]).to_numpy()
     groups = rows.as_text(roles.group) if options.hold_out == "group" else None
-    held = held_out(len(rows), options.evaluation_with(test), options, classes, groups)
-    learned = np.setdiff1d(np.arange(len(rows)), held.not_learned)
+    held_out_rows = held_out(len(rows), options.evaluation_with(test), options, classes, groups)
+    learned = np.setdiff1d(np.arange(len(rows)), held_out_rows.not_learned)
     # the rows to learn from come first, and are put back in their places afterwards
-    order = np.concatenate([learned, held.not_learned])
+    order = np.concatenate([learned, held_out_rows.not_learned])
     sorted_rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
     stream, preparation = prepare(sorted_rows, len(learned))
     stream = stream.part(np.argsort(order))
@@ -55,4 +55,4 @@ def split_table(
         rows.table[learned].select(columns).to_numpy() if columns else None
         for columns in (roles.predictions, roles.predictions_after)
     )
-    return SplitTable(split_at(stream, held, test_stream, options), before, after)
+    return SplitTable(split_at(stream, held_out_rows, test_stream, options), before, after)

@@ -46,8 +46,8 @@ def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
 
 def sentences(diagnosis: Diagnosis) -> Iterator[str]:
     """Yields what was found, in sentences, but for headline and advice."""
-    for kind, found in _by_kind(diagnosis):
-        yield from filter(None, kind.sentences(found, diagnosis))
+    for kind, of_kind in _by_kind(diagnosis):
+        yield from filter(None, kind.sentences(of_kind, diagnosis))
 
 
 def advised(diagnosis: Diagnosis) -> list[Advice]:
@@ -62,9 +62,9 @@ def advised(diagnosis: Diagnosis) -> list[Advice]:
     known = facts(shown)
     pieces = [
         piece
-        for kind, found in _by_kind(diagnosis)
+        for kind, of_kind in _by_kind(diagnosis)
         if kind.has_room(verdict, known)
-        for piece in kind.advice(found, diagnosis)
+        for piece in kind.advice(of_kind, diagnosis)
     ]
     in_order: list[Advice] = []
     for was_tried, group in groupby(pieces, key=lambda piece: piece.gain is not None):
@@ -81,8 +81,8 @@ def advised(diagnosis: Diagnosis) -> list[Advice]:
 
 def _by_kind(diagnosis: Diagnosis) -> Iterator[tuple[FindingKind, list[Finding]]]:
     """Yields each kind of which there are findings, with these."""
-    found = diagnosis.findings
+    everything = diagnosis.findings
     for kind in kinds():
-        of_kind = [finding for finding in found if finding.kind == kind.name]
+        of_kind = [finding for finding in everything if finding.kind == kind.name]
         if of_kind:
             yield kind, of_kind

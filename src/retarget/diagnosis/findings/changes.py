@@ -259,13 +259,13 @@ class ModelTrial(FindingKind, name="model trial"):
         """One finding for each way and question that can be compared with the model as it came."""
         model = diagnosis.model
         for score in () if model is None else model.scores:
-            came = None if model is None else model.score("as it came", score.question)
+            as_it_came = None if model is None else model.score("as it came", score.question)
             known = not math.isnan(score.change.value)
-            if came is not None and known and score.way != "as it came":
+            if as_it_came is not None and known and score.way != "as it came":
                 yield self.finding(
                     score.question,
                     value=score.loss.value,
-                    against=came.loss.value,
+                    against=as_it_came.loss.value,
                     effect=score.change,
                     standing=judged(score.change, WORTHWHILE),
                     subject=score.way,

@@ -214,5 +214,6 @@ class PoorFeatures(FindingKind, name="poor features"):
         for one in findings:
             yield self.tip(
                 f"Use more than {one.subject}, by {spelled('features')}, or diagnose fewer rows "
-                "exactly: the features do not approximate the kernel well enough here."
+                "exactly (neither was tried here): the features do not approximate the kernel well "
+                "enough."
             )

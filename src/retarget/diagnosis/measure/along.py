@@ -107,12 +107,12 @@ def _drift(
     ridges = []
     for start in starts:
         rows = slice(start, min(start + chunk, len(few)))
-        part = few.part(slice(start - window, start))
-        ridge = choose_gamma(options, part, stream.target_scales).value
+        recent_rows = few.part(slice(start - window, start))
+        ridge = choose_gamma(options, recent_rows, stream.target_scales).value
         ridges.append(ridge)
         K = few.K[rows, start - window : start]
         place = slice(rows.start - 2 * window, rows.stop - 2 * window)
-        recent[place] = (K @ part.offline(ridge).coefficients).numpy()
+        recent[place] = (K @ recent_rows.offline(ridge).coefficients).numpy()
     truth = stream.part(scored)
     metric = options.metric
     recent_loss = metric.losses(recent, truth)

@@ -41,7 +41,7 @@ def tried_alternatives(
     asked = [question for question in bad if question in parted.asked]
     if not asked:
         return ()
-    found: list[AlternativeModel] = []
+    alternatives: list[AlternativeModel] = []
     for kind, model, ridge in _models(kernel, gamma, parted, options):
         try:
             coefficients = model.offline(ridge).coefficients
@@ -52,7 +52,7 @@ def tried_alternatives(
             ruler = Ruler.of(rows, question, options.metric, parted.whole_groups)
             loss = ruler.mean(predictions(model, rows, [coefficients])[0])
             constant = np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))
-            found.append(
+            alternatives.append(
                 AlternativeModel(
                     kind=kind,
                     gamma=ridge,
@@ -61,7 +61,7 @@ def tried_alternatives(
                     constant=ratio(loss, ruler.mean(constant)),
                 )
             )
-    return tuple(found)
+    return tuple(alternatives)
 
 
 def _models(

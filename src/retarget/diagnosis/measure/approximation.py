@@ -172,7 +172,7 @@ def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approxi
 
 def relative_difference(got: Tensor, expected: Tensor) -> float:
     """Returns the root mean square of the difference, relative to that of the expected values."""
-    size, gap = (float(torch.linalg.vector_norm(part)) for part in (expected, got - expected))
+    size, gap = (float(torch.linalg.vector_norm(values)) for values in (expected, got - expected))
     return gap / size if size else gap
 
 

@@ -29,20 +29,20 @@ def baseline_predictions(
     """
     Y = parted.stream.Y
     asked = parted.asked.get(question)
-    made: dict[BaselineKind, Predictions]
+    simple: dict[BaselineKind, Predictions]
     if asked is None:
         earlier = np.vstack([np.zeros_like(Y[:1]), Y[:-1]])
         counts = np.maximum(np.arange(len(Y)), 1)[:, None]
-        made = {"constant": np.cumsum(earlier, axis=0) / counts, "last": earlier}
+        simple = {"constant": np.cumsum(earlier, axis=0) / counts, "last": earlier}
     else:
-        made = {"constant": np.tile(Y.mean(axis=0), (len(asked), 1))}
+        simple = {"constant": np.tile(Y.mean(axis=0), (len(asked), 1))}
         if question == "next" and parted.previous is not None:
-            made["last"] = parted.previous
+            simple["last"] = parted.previous
     if not options.batch_model.is_all:
         recent = _recent_predictions(kernel, parted.stream, asked, options)
         if recent is not None:
-            made["recent"] = recent
-    return made
+            simple["recent"] = recent
+    return simple
 
 
 def _recent_predictions(
@@ -75,8 +75,8 @@ def of_recent(
     recent = options.batch_model
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
     rows = max(rows, 2)  # one row has no leave-one-out error
-    part = kernel.part(slice(max(0, stop - rows), stop))
-    gamma = choose_gamma(options, part, scales).value
-    weights = None if recent.discount == 1 else recent.weights(part.Y)[:, 0]
+    recent_rows = kernel.part(slice(max(0, stop - rows), stop))
+    gamma = choose_gamma(options, recent_rows, scales).value
+    weights = None if recent.discount == 1 else recent.weights(recent_rows.Y)[:, 0]
     X = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float64))
-    return part.predict(X, part.offline(gamma, weights).coefficients).numpy()
+    return recent_rows.predict(X, recent_rows.offline(gamma, weights).coefficients).numpy()

@@ -145,8 +145,8 @@ def choose_rate(
         return ChosenValue(options.learner.rate(0), False, "given", tried)
     if not np.isfinite(scores).any():
         return ChosenValue(float(candidates[0]), True, "no rate kept the error finite", tried)
-    part = " of the first half" if first_half else ""
-    how = f"smallest error on each row{part} before it is learned, among {len(scores)} stable rates"
+    rows = "each row of the first half" if first_half else "each row"
+    how = f"smallest error on {rows} before it is learned, among {len(scores)} stable rates"
     return ChosenValue(float(candidates[np.nanargmin(scores)]), True, how, tried)
 
 

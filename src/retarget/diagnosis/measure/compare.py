@@ -199,7 +199,9 @@ def compare(
         asked = _known(own[name])
         if asked.any():
             some = ruler if asked.all() else ruler.some(asked, parted.whole_groups)
-            losses_there = (some.mean(part[asked]) for part in (batch, own["online"], own[name]))
+            losses_there = (
+                some.mean(predictions[asked]) for predictions in (batch, own["online"], own[name])
+            )
             batch_there, online_there, corrected = losses_there
             closed[name] = gap_closed(batch_there, online_there, corrected)
             effect[name] = ratio(corrected, online_there)
@@ -216,14 +218,14 @@ def compare(
             Baseline(
                 kind,
                 ruler.question,
-                ruler.error(made),
-                ruler.accuracy(made),
-                ruler.loss(made),
-                online=ratio(online_loss, ruler.mean(made)),
-                batch=ratio(batch_loss, ruler.mean(made)),
+                ruler.error(predictions),
+                ruler.accuracy(predictions),
+                ruler.loss(predictions),
+                online=ratio(online_loss, ruler.mean(predictions)),
+                batch=ratio(batch_loss, ruler.mean(predictions)),
                 aim=options.aim if kind == "recent" else "",
             )
-            for kind, made in baselines.items()
+            for kind, predictions in baselines.items()
         ),
         excess=ratio(online_loss, batch_loss),
         accuracy_gap=None if gap is None else estimate(gap),
@@ -274,17 +276,21 @@ def _trials(
     start = len(ruler.truth) // 2 if ruler.question == "progressive" else 0
     batches = Batches.consecutive(ruler.rows[start:]) if start else ruler.batches
 
-    def mean(made: Predictions) -> Mean:
-        return batches.mean(ruler.losses(made)[start:])
+    def mean(predictions: Predictions) -> Mean:
+        return batches.mean(ruler.losses(predictions)[start:])
 
-    tried = {change: made for change, made in predicted.items() if isinstance(change, tuple)}
+    tried = {
+        change: predictions
+        for change, predictions in predicted.items()
+        if isinstance(change, tuple)
+    }
     online = mean(predicted["online"])
     trials = [
-        TriedChange(change, value, ratio(mean(made), online))
-        for (change, value), made in tried.items()
+        TriedChange(change, value, ratio(mean(predictions), online))
+        for (change, value), predictions in tried.items()
         if change != "order"
     ]
-    runs = [mean(made) for (change, _), made in tried.items() if change == "order"]
+    runs = [mean(predictions) for (change, _), predictions in tried.items() if change == "order"]
     if runs:
         trials.append(TriedChange("order", len(runs), ratio(mean_over_runs(runs), online)))
     elif order is not None:
@@ -301,16 +307,18 @@ def progressive_predictions(
     predicts a block before learning it. The exactly corrected one is left out: it is right only at
     the end of the stream.
     """
-    made: dict[Predictor, Tensor | None] = {}
+    errors_of: dict[Predictor, Tensor | None] = {}
     if "offline" in learned.coefficients:
-        made["offline"] = offline_errors(kernel, gamma, batch_size)
+        errors_of["offline"] = offline_errors(kernel, gamma, batch_size)
     if "online" in learned.coefficients:
-        made["online"] = learned.online.errors
+        errors_of["online"] = learned.online.errors
     if "iterative" in learned.coefficients:
-        made["iterative"] = learned.before_blocks
-    made |= {change: run.errors for change, run in learned.changed.items()}
+        errors_of["iterative"] = learned.before_blocks
+    errors_of |= {change: run.errors for change, run in learned.changed.items()}
     return {
-        name: (kernel.Y - errors).numpy() for name, errors in made.items() if errors is not None
+        name: (kernel.Y - errors).numpy()
+        for name, errors in errors_of.items()
+        if errors is not None
     }
 
 

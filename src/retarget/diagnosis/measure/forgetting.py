@@ -66,14 +66,14 @@ class Remembered(NamedTuple):
         first = parts[0]
         grouped = first.groups is not None
         return cls(
-            rows=np.concatenate([part.rows for part in parts]),
-            ages=np.concatenate([part.ages for part in parts]),
-            late=np.concatenate([part.late for part in parts]),
-            first=np.concatenate([part.first for part in parts]),
-            later=np.concatenate([part.later for part in parts]),
+            rows=np.concatenate([fold.rows for fold in parts]),
+            ages=np.concatenate([fold.ages for fold in parts]),
+            late=np.concatenate([fold.late for fold in parts]),
+            first=np.concatenate([fold.first for fold in parts]),
+            later=np.concatenate([fold.later for fold in parts]),
             learned=first.learned,
-            constant=np.concatenate([part.constant for part in parts]),
-            groups=np.concatenate([part.groups for part in parts]) if grouped else None,
+            constant=np.concatenate([fold.constant for fold in parts]),
+            groups=np.concatenate([fold.groups for fold in parts]) if grouped else None,
             score=first.score,
         )
 

@@ -58,7 +58,7 @@ def group_shift(
     pull = C.new_zeros(count, count)
     own = C.new_zeros(count)
     if C.isnan().any():
-        size, pull, own = (part.fill_(math.nan) for part in (size, pull, own))
+        size, pull, own = (matrix.fill_(math.nan) for matrix in (size, pull, own))
     else:
         for rows, moved in kernel.later(C, number, count, batch):
             size.index_add_(0, number[rows], moved.norm(dim=2))

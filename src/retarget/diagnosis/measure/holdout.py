@@ -83,25 +83,27 @@ def split(stream: Stream, test: Stream | None, options: DiagnosisOptions) -> Spl
     evaluation = options.evaluation_with(test)
     _require_numbers("the stream", stream)
     classes = stream.Y.argmax(axis=1) if stream.kind == "classification" else None
-    held = held_out(len(stream), evaluation, options, classes, stream.groups)
-    return split_at(stream, held, test, options)
+    held_out_rows = held_out(len(stream), evaluation, options, classes, stream.groups)
+    return split_at(stream, held_out_rows, test, options)
 
 
-def split_at(stream: Stream, held: Held, test: Stream | None, options: DiagnosisOptions) -> Split:
+def split_at(
+    stream: Stream, held_out_rows: Held, test: Stream | None, options: DiagnosisOptions
+) -> Split:
     """Returns the split of a stream of which these rows are held out."""
     _require_numbers("the stream", stream)
     learned = np.ones(len(stream), dtype=bool)
-    learned[held.not_learned] = False
+    learned[held_out_rows.not_learned] = False
     asked: dict[Question, Stream] = {}
     past: Stream | None = None
     folds: tuple[NDArray[np.int64], ...] = ()
-    if held.folds:
-        asked["whole"] = stream.part(held.folds[0])
-        earlier = np.setdiff1d(np.arange(len(stream)), held.coming)
+    if held_out_rows.folds:
+        asked["whole"] = stream.part(held_out_rows.folds[0])
+        earlier = np.setdiff1d(np.arange(len(stream)), held_out_rows.coming)
         past = stream.part(earlier)
-        folds = tuple(np.searchsorted(earlier, rows) for rows in held.folds)
-    if len(held.coming):
-        asked["next"] = stream.part(held.coming)
+        folds = tuple(np.searchsorted(earlier, rows) for rows in held_out_rows.folds)
+    if len(held_out_rows.coming):
+        asked["next"] = stream.part(held_out_rows.coming)
     if test is not None:
         _require_numbers("the test set", test)
         if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
@@ -110,7 +112,7 @@ def split_at(stream: Stream, held: Held, test: Stream | None, options: Diagnosis
                 f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same numbers"
             )
         asked["test"] = test
-    previous = stream.Y[held.coming - 1] if len(held.coming) else None
+    previous = stream.Y[held_out_rows.coming - 1] if len(held_out_rows.coming) else None
     whole_groups = options.hold_out == "group"
     return Split(stream.part(learned), asked, whole_groups, previous, past, folds)
 
@@ -184,10 +186,10 @@ def next_rows(rows: int, test_share: float, classes: np.ndarray | None) -> NDArr
     if classes is not None:
         _, number = np.unique(classes, return_inverse=True)
         total = np.bincount(number)
-        held = np.bincount(number[start:], minlength=len(total))
+        counts = np.bincount(number[start:], minlength=len(total))
         repeated = total > 1  # a class of one row cannot be both learned and asked about
-        while start < rows - 1 and (repeated & (4 * held > 3 * total)).any():
-            held[number[start]] -= 1
+        while start < rows - 1 and (repeated & (4 * counts > 3 * total)).any():
+            counts[number[start]] -= 1
             start += 1
     return np.arange(start, rows)
 
@@ -222,8 +224,8 @@ def _without_whole_classes(fold: NDArray[np.int64], number: NDArray[np.int64]) -
 
     A class of a few rows may lie in as many strips, which know nothing of each other.
     """
-    names, first, held = np.unique(number[fold], return_index=True, return_counts=True)
-    return np.delete(fold, first[held == np.bincount(number)[names]])
+    names, first, counts = np.unique(number[fold], return_index=True, return_counts=True)
+    return np.delete(fold, first[counts == np.bincount(number)[names]])
 
 
 def _folds_of_groups(

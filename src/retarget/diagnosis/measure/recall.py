@@ -81,17 +81,17 @@ class Fold:
         held: Positions of the held-out rows in `past`.
     """
 
-    def __init__(self, kernel: StreamKernel, past: Stream, held: NDArray[np.int64]) -> None:
-        learned = np.setdiff1d(np.arange(len(past)), held)
-        if len(held) > MOST_ASKED:
-            held = held[np.round(np.linspace(0, len(held) - 1, MOST_ASKED)).astype(np.int64)]
+    def __init__(self, kernel: StreamKernel, past: Stream, rows: NDArray[np.int64]) -> None:
+        learned = np.setdiff1d(np.arange(len(past)), rows)
+        if len(rows) > MOST_ASKED:
+            rows = rows[np.round(np.linspace(0, len(rows) - 1, MOST_ASKED)).astype(np.int64)]
         self.kernel = kernel
         self.past = past
-        self.rows = held
+        self.rows = rows
         # how many learned rows come before each held-out one
-        self.times = np.searchsorted(learned, held)
+        self.times = np.searchsorted(learned, rows)
         self.late = Pairs.of(self.times, late_moments(len(kernel)))
-        self._Q = kernel.query(torch.from_numpy(np.ascontiguousarray(past.X[held])))
+        self._Q = kernel.query(torch.from_numpy(np.ascontiguousarray(past.X[rows])))
 
     def probe(self, pairs: Pairs | None = None, order: Tensor | None = None) -> Probe:
         """Returns what asks a learner about pairs of rows and moments; about the late ones."""
@@ -124,17 +124,17 @@ class Fold:
         """Returns (late pairs, c) what the batch models of the rows before each moment predict."""
         moments = np.unique(self.late.moment)
         try:
-            made = self.kernel.offline_predictions(self._Q, gamma, moments.tolist())
+            predictions = self.kernel.offline_predictions(self._Q, gamma, moments.tolist())
         except NotPositiveDefiniteError:
             return np.full((len(self.late.place), self.kernel.Y.shape[1]), math.nan)
         number = np.searchsorted(moments, self.late.moment)
-        return torch.stack(made).numpy()[number, self.late.place]
+        return torch.stack(predictions).numpy()[number, self.late.place]
 
     def end_predictions(self, coefficients: Tensor) -> NDArray[np.float64]:
         """Returns (late pairs, c) what a learner predicts at the end; NaN for earlier moments."""
-        said = (self._Q @ coefficients).numpy()[self.late.place]
-        said[self.late.moment < len(self.kernel)] = math.nan
-        return np.asarray(said)
+        predictions = (self._Q @ coefficients).numpy()[self.late.place]
+        predictions[self.late.moment < len(self.kernel)] = math.nan
+        return np.asarray(predictions)
 
     def in_random_orders(self, learner: SGD, rng: np.random.Generator, last: bool) -> "Orders":
         """Runs the learner over the rows before each late moment in random orders of these.
@@ -142,23 +142,23 @@ class Fold:
         With `last`, there are more orders of all rows, and their learners are kept. Of a long
         stream there are a few orders of all rows only.
         """
-        said: dict[int, list[NDArray[np.float64]]] = {}
+        predictions: dict[int, list[NDArray[np.float64]]] = {}
         ends: list[OnlineRun] = []
         long = len(self.kernel) > LONG_ROWS
         moments = np.unique(self.late.moment)
         for moment in moments[-1:] if long else moments:
             asked = np.flatnonzero(self.late.moment == moment)
             whole = last and moment == len(self.kernel)
-            said[int(moment)] = []
+            predictions[int(moment)] = []
             for _ in range(ORDERS_AT_THE_END if whole and not long else ORDERS):
                 order = torch.from_numpy(rng.permutation(int(moment)))
                 pairs = Pairs(self.late.place[asked], self.late.moment[asked])
                 probe = self.probe(pairs, order)
                 job = Job(learner, self.kernel.Y, probe)
                 (run,) = learn_online(self.kernel, [job], keep_errors=False, order=order)
-                said[int(moment)].append(probe.predictions.numpy())
+                predictions[int(moment)].append(probe.predictions.numpy())
                 ends += [run] if whole else []
-        return Orders(said, ends)
+        return Orders(predictions, ends)
 
 
 class Orders(NamedTuple):

@@ -126,21 +126,21 @@ def _combined(
     rows = np.concatenate([one.fold.rows[one.fold.late.place] for one in folds])
     truth = past.part(rows)
     ruler = Ruler.of(truth, "whole", options.metric, parted.whole_groups, rows)
-    said = _together(folds, truth)
-    order, order_cost, one_pass_cost = _costs(folds, ruler, said, parted)
+    predictions_of = _together(folds, truth)
+    order, order_cost, one_pass_cost = _costs(folds, ruler, predictions_of, parted)
     baselines: dict[BaselineKind, Predictions] = {
         "constant": np.concatenate([one.fold.mean_predictions() for one in folds])
     }
     if not options.batch_model.is_all:
         recent = [_recent_predictions(one.fold, past, options) for one in folds]
-        if all(made is not None for made in recent):
+        if all(predictions is not None for predictions in recent):
             baselines["recent"] = np.concatenate(recent)  # type: ignore[arg-type]
-    answer = compare(said, baselines, ruler, parted, options, order)
+    answer = compare(predictions_of, baselines, ruler, parted, options, order)
     forgetting = measured_forgetting(remembered)
-    if forgetting is not None and "offline" in said:
+    if forgetting is not None and "offline" in predictions_of:
         strips = _history(ruler, parted)
         by_strip = ruler.within(strips)
-        above = by_strip.mean(said["offline"])
+        above = by_strip.mean(predictions_of["offline"])
         below = by_strip.mean(baselines["constant"])
         forgetting = replace(forgetting, knowable=ratio(above, below))
     return WholeStream(answer, forgetting, order_cost, one_pass_cost)
@@ -151,26 +151,31 @@ def _together(folds: list[FoldAnswers], truth: Stream) -> dict[Predictor, Predic
 
     The exactly corrected learner was asked in the first fold only.
     """
-    said: dict[Predictor, Predictions] = {}
+    predictions_of: dict[Predictor, Predictions] = {}
     for name, of_first in folds[0].said.items():
         parts = [one.said.get(name) for one in folds]
         nothing = np.full((len(truth) - len(of_first), truth.Y.shape[1]), math.nan)
         if name == "corrected":
-            said[name] = np.concatenate([of_first, nothing])
-        elif all(part is not None for part in parts):
-            said[name] = np.concatenate([part for part in parts if part is not None])
-    return said
+            predictions_of[name] = np.concatenate([of_first, nothing])
+        elif all(predictions is not None for predictions in parts):
+            predictions_of[name] = np.concatenate(
+                [predictions for predictions in parts if predictions is not None]
+            )
+    return predictions_of
 
 
 def _costs(
-    folds: list[FoldAnswers], ruler: Ruler, said: dict[Predictor, Predictions], parted: Split
+    folds: list[FoldAnswers],
+    ruler: Ruler,
+    predictions_of: dict[Predictor, Predictions],
+    parted: Split,
 ) -> tuple[TriedChange | None, Estimate, Estimate]:
     """Returns what random orders change, the cost of the order and that of a single pass.
 
     They are measured on the folds in which random orders were run.
     """
     cells, pairs = _cells(folds, ruler)
-    if not len(pairs) or "online" not in said:
+    if not len(pairs) or "online" not in predictions_of:
         return None, UNKNOWN, UNKNOWN
     chosen = np.zeros(len(ruler.rows), dtype=bool)
     chosen[pairs] = True
@@ -178,15 +183,15 @@ def _costs(
     moved = [cell._replace(pairs=place[cell.pairs]) for cell in cells]
     some = ruler.some(chosen, parted.whole_groups)
     strips = _history(some, parted)
-    came = said["online"][chosen]
+    online = predictions_of["online"][chosen]
     by_strip = mean_over_orders(moved, strips).through(some.metric.score)
     overall = mean_over_orders(moved, some.batches).through(some.metric.score)
     orders = sum(len(cell.losses) for cell in cells)
-    change = TriedChange("order", orders, ratio(overall, some.mean(came)))
-    order_cost = ratio(some.within(strips).mean(came), by_strip)
+    change = TriedChange("order", orders, ratio(overall, some.mean(online)))
+    order_cost = ratio(some.within(strips).mean(online), by_strip)
     one_pass_cost = UNKNOWN
-    if "offline" in said:
-        one_pass_cost = ratio(overall, some.mean(said["offline"][chosen]))
+    if "offline" in predictions_of:
+        one_pass_cost = ratio(overall, some.mean(predictions_of["offline"][chosen]))
     return change, order_cost, one_pass_cost
 
 
@@ -205,8 +210,8 @@ def _cells(folds: list[FoldAnswers], ruler: Ruler) -> tuple[list[OrderLosses], N
             for moment, predictions in one.orders.said.items():
                 pairs = start + np.flatnonzero(late.moment == moment)
                 truth = ruler.truth.part(pairs)
-                made = [ruler.metric.losses(each, truth) for each in predictions]
-                cells.append(OrderLosses(np.array(made), pairs))
+                losses = [ruler.metric.losses(each, truth) for each in predictions]
+                cells.append(OrderLosses(np.array(losses), pairs))
         start += len(late.place)
     places = [cell.pairs for cell in cells]
     return cells, np.sort(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)
@@ -237,14 +242,14 @@ def _remembered(
 
 def _recent_predictions(fold: Fold, past: Stream, options: DiagnosisOptions) -> Predictions | None:
     """Returns (late pairs, c) predictions of the batch model of recent rows at each moment."""
-    made = np.full((len(fold.late.place), past.Y.shape[1]), math.nan)
+    predictions = np.full((len(fold.late.place), past.Y.shape[1]), math.nan)
     queries = past.X[fold.rows]
     try:
         for moment in np.unique(fold.late.moment):
             pairs = np.flatnonzero(fold.late.moment == moment)
             asked = queries[fold.late.place[pairs]]
             scales = past.target_scales
-            made[pairs] = of_recent(fold.kernel, int(moment), asked, options, scales)
+            predictions[pairs] = of_recent(fold.kernel, int(moment), asked, options, scales)
     except NotPositiveDefiniteError:
         return None
-    return made
+    return predictions

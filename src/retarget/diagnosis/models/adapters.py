@@ -92,8 +92,10 @@ class OnlineModel(ABC):
         moment = f"after {self.learned:,} rows" if self.learned else "before its first row"
         parts = [X[k : k + PREDICTED_AT_ONCE] for k in range(0, len(X), PREDICTED_AT_ONCE)]
         with self._failing(f"predicting {moment}"):
-            said = [np.asarray(self._predict(part), dtype=np.float64) for part in parts]
-            predicted = np.concatenate(said)
+            predictions = [
+                np.asarray(self._predict(portion), dtype=np.float64) for portion in parts
+            ]
+            predicted = np.concatenate(predictions)
         if predicted.shape != (len(X), self.outputs):
             raise ModelFailedError(
                 f"{self.name} gave predictions of shape {predicted.shape}; expected "
@@ -299,9 +301,13 @@ class OneByOneModel(OnlineModel):
 
     def _predict(self, X: np.ndarray) -> Any:
         if not self.classifies:
-            said = [[model.predict_one(row) for row in self._rows(X)] for model in self._models]
+            predictions = [
+                [model.predict_one(row) for row in self._rows(X)] for model in self._models
+            ]
             # None: it cannot predict yet
-            return np.array([[0.0 if one is None else one for one in column] for column in said]).T
+            return np.array(
+                [[0.0 if one is None else one for one in column] for column in predictions]
+            ).T
         (model,) = self._models
         try:
             tables = [model.predict_proba_one(row) for row in self._rows(X)]

@@ -129,18 +129,18 @@ class _Diagnosing:
         try:
             held_out = self._held_out()
             passage = pass_as_it_came(self._model, stream, groups, seed, self._advance, held_out)
-            came = self._said(passage.model, passage.before)
+            as_it_came = self._said(passage.model, passage.before)
         except ModelFailedError as error:
             raise self._no_whole_pass(error) from error
-        self._note_divergence(came)
+        self._note_divergence(as_it_came)
         theory = self._theory()
         batch = self._attempt("As a batch model", lambda: self._batch(passage))
         corrected = self._attempt("On corrected targets", lambda: self._corrected(theory))
         ways: dict[ModelWay, _Trained] = {
-            "as it came": _Trained([came], came, self._rulers),
-            "random order": self._in_random_orders(came),
-            "batch": _Trained([batch], came, self._rulers),
-            "corrected": _Trained([corrected], came, self._rulers),
+            "as it came": _Trained([as_it_came], as_it_came, self._rulers),
+            "random order": self._in_random_orders(as_it_came),
+            "batch": _Trained([batch], as_it_came, self._rulers),
+            "corrected": _Trained([corrected], as_it_came, self._rulers),
         }
         order_cost, one_pass_cost = self._costs(ways["random order"], batch)
         movement = theory.movement
@@ -166,7 +166,7 @@ class _Diagnosing:
             corrected=targets,
             corrected_size=math.nan if targets is None else stream.farthest(targets),
             closed={
-                question: self._closed(ruler, came, batch, corrected)
+                question: self._closed(ruler, as_it_came, batch, corrected)
                 for question, ruler in self._rulers.items()
             },
             prequential=mean_error(stream, passage.before),
@@ -182,20 +182,24 @@ class _Diagnosing:
         past = self._parted.past
         if past is None:
             return NONE_HELD_OUT
-        held = self._parted.folds[0]
-        return HeldOut(past.X[held], np.searchsorted(self._parted.learned_in(0), held))
+        held_out_rows = self._parted.folds[0]
+        return HeldOut(
+            past.X[held_out_rows], np.searchsorted(self._parted.learned_in(0), held_out_rows)
+        )
 
     def _forgetting(self, held_out: HeldOut, passage: Passage) -> Forgetting | None:
         """Returns how much the model forgot of the rows held out from the whole stream."""
         past = self._parted.past
         if past is None or not passage.later:
             return None
-        held = self._parted.folds[0]
+        held_out_rows = self._parted.folds[0]
         moments = np.array([moment for moment, _ in passage.later])
         pairs = Pairs.of(held_out.times, moments)
         number = np.searchsorted(moments, pairs.moment)
-        said = np.array([predictions for _, predictions in passage.later])[number, pairs.place]
-        rows = held[pairs.place]
+        predictions_later = np.array([predictions for _, predictions in passage.later])[
+            number, pairs.place
+        ]
+        rows = held_out_rows[pairs.place]
         metric = self._options.metric
         late = moments[moments >= late_moments(len(self._stream)).min()]
         groups = past.groups if self._parted.whole_groups else None
@@ -205,8 +209,8 @@ class _Diagnosing:
                 rows=rows,
                 ages=pairs.moment - held_out.times[pairs.place],
                 late=np.isin(pairs.moment, late),
-                first=metric.losses(passage.first, past.part(held))[pairs.place],
-                later=metric.losses(said, past.part(rows)),
+                first=metric.losses(passage.first, past.part(held_out_rows))[pairs.place],
+                later=metric.losses(predictions_later, past.part(rows)),
                 learned=len(self._stream),
                 constant=metric.losses(constant, past.part(rows)),
                 groups=None if groups is None else groups[rows],
@@ -222,7 +226,7 @@ class _Diagnosing:
         ruler = orders.rulers.get("whole")
         if ruler is None:
             return None, None
-        runs = [ruler.mean(said["whole"]) for said in orders.said if said]
+        runs = [ruler.mean(predictions["whole"]) for predictions in orders.said if predictions]
         if not runs or self._diverged(ruler, orders.came["whole"]):
             return UNKNOWN, UNKNOWN
         mean = mean_over_runs(runs)
@@ -273,7 +277,7 @@ class _Diagnosing:
             return {}
         return self._said(correction.model, correction.before_blocks)
 
-    def _in_random_orders(self, came: Said) -> _Trained:
+    def _in_random_orders(self, as_it_came: Said) -> _Trained:
         """Trains the model in random orders; also on fewer rows as they came, if they are fewer."""
         n = len(self._stream)
         seed = self._seed
@@ -292,14 +296,14 @@ class _Diagnosing:
                 f"stream's {n:,}, and compared with the same rows as they came."
             )
         every = self._model.batch_size if progressive else None
-        made = []
+        in_orders = []
         failed = []
         for order in tries:
             try:
                 run = pass_in_order(
                     self._model, stream.X, stream.Y, order, seed, self._advance, every
                 )
-                made.append(self._said(*run))
+                in_orders.append(self._said(*run))
             except ModelFailedError as error:
                 failed.append(str(error))
         if failed:
@@ -307,10 +311,10 @@ class _Diagnosing:
                 f"{len(failed)} of {len(tries)} runs in random order failed, so the cost of the "
                 f"order is unknown: {failed[0]}."
             )
-            return _Trained([], came, self._rulers)
+            return _Trained([], as_it_came, self._rulers)
         if len(rows) < n:
-            came = made.pop(0)
-        return _Trained(made, came, measured)
+            as_it_came = in_orders.pop(0)
+        return _Trained(in_orders, as_it_came, measured)
 
     def _theory(self) -> _Theory:
         X, Y = as_tensors(self._stream)
@@ -341,15 +345,17 @@ class _Diagnosing:
         self._failures += [failure] if correction is None else correction.failures
         return _Theory(description.words, movement, correction)
 
-    def _diverged(self, ruler: Ruler, came: Predictions) -> bool:
+    def _diverged(self, ruler: Ruler, as_it_came: Predictions) -> bool:
         """Whether comparing with the model as it came is pointless: it is far worse than the mean.
 
         The same bound as for the online learner of the diagnosis, see `Diagnosis.diverged`.
         """
-        return not ruler.error(came).value <= DIVERGED * self._stream.variance
+        return not ruler.error(as_it_came).value <= DIVERGED * self._stream.variance
 
-    def _note_divergence(self, came: Said) -> None:
-        if any(self._diverged(ruler, came[question]) for question, ruler in self._rulers.items()):
+    def _note_divergence(self, as_it_came: Said) -> None:
+        if any(
+            self._diverged(ruler, as_it_came[question]) for question, ruler in self._rulers.items()
+        ):
             self._failures.append(
                 f"Over the stream as it came, {self._model.name} diverges: its error is more than "
                 f"{DIVERGED:,.0f} times that of predicting the mean, so no change is compared with "
@@ -359,9 +365,9 @@ class _Diagnosing:
     def _score(self, way: ModelWay, trained: _Trained, question: Question) -> ModelScore:
         """Returns the score of one way; the mean over its runs, if there are several."""
         ruler = trained.rulers[question]
-        came = trained.came[question]
-        runs = [said[question] for said in trained.said if said]
-        runs = runs or [np.full(came.shape, math.nan)]
+        as_it_came = trained.came[question]
+        runs = [predictions[question] for predictions in trained.said if predictions]
+        runs = runs or [np.full(as_it_came.shape, math.nan)]
 
         def over_runs(measure: Callable[[Predictions], Mean]) -> Mean:
             return mean_over_runs([measure(run) for run in runs])
@@ -369,7 +375,7 @@ class _Diagnosing:
         loss = over_runs(ruler.mean)
         classes = self._stream.kind == "classification"
         squared = replace(ruler, metric=SQUARED)
-        constant = np.tile(self._stream.Y.mean(axis=0), (len(came), 1))
+        constant = np.tile(self._stream.Y.mean(axis=0), (len(as_it_came), 1))
         recall = zip(*(ruler.recall(run) for run in runs), strict=True)
         return ModelScore(
             way,
@@ -377,17 +383,22 @@ class _Diagnosing:
             error=estimate(over_runs(squared.mean), lowest=0.0),
             accuracy=estimate(over_runs(ruler.right), 0.0, 1.0) if classes else None,
             loss=estimate(loss, lowest=0.0),
-            change=UNKNOWN if self._diverged(ruler, came) else ratio(loss, ruler.mean(came)),
+            change=UNKNOWN
+            if self._diverged(ruler, as_it_came)
+            else ratio(loss, ruler.mean(as_it_came)),
             constant=ratio(loss, ruler.mean(constant)),
             recall=tuple(estimate(mean_over_runs(list(each)), 0.0, 1.0) for each in recall),
             confusion=ruler.confusion(runs),
         )
 
-    def _closed(self, ruler: Ruler, came: Said, batch: Said, corrected: Said) -> Estimate:
+    def _closed(self, ruler: Ruler, as_it_came: Said, batch: Said, corrected: Said) -> Estimate:
         """Returns the share of the gap closed; unknown if the batch fit stopped too early."""
-        if not (batch and corrected) or self._diverged(ruler, came[ruler.question]):
+        if not (batch and corrected) or self._diverged(ruler, as_it_came[ruler.question]):
             return UNKNOWN
-        means = (ruler.mean(said[ruler.question]) for said in (batch, came, corrected))
+        means = (
+            ruler.mean(predictions[ruler.question])
+            for predictions in (batch, as_it_came, corrected)
+        )
         closed = gap_closed(*means)
         # clearly better than the batch fit, which therefore is not the best that could be had
         return UNKNOWN if closed.low > 1 else closed
@@ -396,7 +407,7 @@ class _Diagnosing:
 def _losses(trained: _Trained, question: Question) -> tuple[float, ...]:
     """Returns the score of each run."""
     ruler = trained.rulers[question]
-    return tuple(ruler.mean(said[question]).value for said in trained.said)
+    return tuple(ruler.mean(predictions[question]).value for predictions in trained.said)
 
 
 def mean_error(stream: Stream, predicted: np.ndarray) -> Estimate:

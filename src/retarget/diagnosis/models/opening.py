@@ -33,9 +33,9 @@ def open_model(stream: Stream, options: DiagnosisOptions) -> OnlineModel:
     `options` hold the model, its options, and the learner for a torch module without an optimizer.
     """
     with seeded(options.seed):
-        made = _made(options.model, options.model_options)
+        given = _made(options.model, options.model_options)
         try:
-            model = _adapted(made, stream, options)
+            model = _adapted(given, stream, options)
         except ModelFailedError as error:
             raise InvalidInputError(f"{error}; every run starts from a copy of it") from error
         try:
@@ -92,19 +92,19 @@ def what_it_needs(model: OnlineModel, stream: Stream, start: int) -> str:
 
 def _made(model: Any, model_options: Any) -> Any:
     """Creates the model if a class, a factory or the import path of one was given."""
-    found = imported(model, "model") if isinstance(model, str) else model
-    known = isinstance(found, nn.Module | tuple)
-    ready = known or hasattr(found, "partial_fit") or hasattr(found, "learn_one")
-    if isinstance(found, type) or not ready:
+    named = imported(model, "model") if isinstance(model, str) else model
+    known = isinstance(named, nn.Module | tuple)
+    ready = known or hasattr(named, "partial_fit") or hasattr(named, "learn_one")
+    if isinstance(named, type) or not ready:
         name = model if isinstance(model, str) else getattr(model, "__name__", repr(model))
-        return called(found, name, "model", model_options)
+        return called(named, name, "model", model_options)
     if model_options:
         raise InvalidInputError(
             f"{spelled('model_options')} is {model_options!r} and the model is a "
-            f"{type(found).__name__}, which is already an instance; give its class, or set these "
+            f"{type(named).__name__}, which is already an instance; give its class, or set these "
             "options yourself"
         )
-    return found
+    return named
 
 
 def _adapted(model: Any, stream: Stream, options: DiagnosisOptions) -> OnlineModel:

@@ -43,7 +43,7 @@ def from_predictions(
         end = _logged("predictions_after", predictions_after, stream)
     options = options or DiagnosisOptions()
     (ruler,) = rulers(Split(stream, {}, options.hold_out == "group"), options)
-    came = ModelScore(
+    as_it_came = ModelScore(
         "as it came",
         ruler.question,
         ruler.error(before),
@@ -56,7 +56,7 @@ def from_predictions(
     )
     return ModelDiagnosis(
         name="the logged predictions",
-        scores=(came,),
+        scores=(as_it_came,),
         orders={ruler.question: ()},
         before=before,
         after=before,

@@ -40,7 +40,7 @@ def read_earlier(path: Path) -> dict[str, Any]:
         earlier = DIAGNOSIS_JSON.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        where = ".".join(str(place) for place in first["loc"]) or "the file"
         raise InvalidInputError(
             f"--compare is {path}, which is not the result of a diagnosis: {where}: "
             f"{first['msg']}; expected the diagnosis.json of an earlier run of this version"

@@ -96,7 +96,7 @@ def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]
     ridge = diagnosis.iterative_ridge
     packages = ("retarget", "torch", "numpy", "polars")
     words = f"{learner_words(diagnosis)}; kernel: {kernel_words(diagnosis.kernel)}."
-    found = {
+    purpose = {
         "learner": words if model is None else f"Your model, {model.name}.",
         "sgd": learner.to_dict() if model is None else None,
         "kernel": diagnosis.kernel,
@@ -115,7 +115,7 @@ def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]
         "command": command,
         "versions": {name: version(name) for name in packages},
     }
-    return {name: _plain(value) for name, value in found.items()}
+    return {name: _plain(value) for name, value in purpose.items()}
 
 
 def most_distorted(diagnosis: Diagnosis, count: int = 10) -> pl.DataFrame:
@@ -161,7 +161,7 @@ def numbers(diagnosis: Diagnosis) -> dict[str, float]:
 
     Numbers that are not finite are left out.
     """
-    found = {
+    values = {
         "rows": float(len(diagnosis.stream)),
         "lr": diagnosis.lr.value,
         "gamma": diagnosis.gamma.value,
@@ -171,24 +171,24 @@ def numbers(diagnosis: Diagnosis) -> dict[str, float]:
         "share_changed": float(diagnosis.changed.mean()),
     }
     for answer in diagnosis.answers:
-        found |= {f"{answer.question}/excess": answer.excess.value}
+        values |= {f"{answer.question}/excess": answer.excess.value}
         for score in answer.scores:
             place = f"{answer.question}/{score.learner}"
-            found[f"{place}/error"] = score.error.value
-            found[f"{place}/loss"] = score.loss.value
+            values[f"{place}/error"] = score.error.value
+            values[f"{place}/loss"] = score.loss.value
             if score.accuracy is not None:
-                found[f"{place}/accuracy"] = score.accuracy.value
+                values[f"{place}/accuracy"] = score.accuracy.value
         for name, closed in answer.gap_closed.items():
-            found[f"{answer.question}/{name}/gap_closed"] = closed.value
-    found |= _memory(diagnosis.forgetting, diagnosis.order_cost, diagnosis.one_pass_cost)
+            values[f"{answer.question}/{name}/gap_closed"] = closed.value
+    values |= _memory(diagnosis.forgetting, diagnosis.order_cost, diagnosis.one_pass_cost)
     model = diagnosis.model
     if model is not None:
         memory = _memory(model.forgetting, model.order_cost, model.one_pass_cost)
-        found |= {f"model/{name}": value for name, value in memory.items()}
+        values |= {f"model/{name}": value for name, value in memory.items()}
     for one in () if model is None else model.scores:
         place = f"model/{one.question}/{one.way.replace(' ', '_')}"
-        found |= {f"{place}/loss": one.loss.value, f"{place}/change": one.change.value}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        values |= {f"{place}/loss": one.loss.value, f"{place}/change": one.change.value}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _memory(
@@ -229,9 +229,9 @@ def _row_columns(diagnosis: Diagnosis) -> dict[str, pl.Series]:
 def _target_columns(diagnosis: Diagnosis, parts: dict[str, np.ndarray]) -> dict[str, pl.Series]:
     # With a colon, so that no target's name can produce the name of another column.
     return {
-        f"{part}:{name}": pl.Series(np.ascontiguousarray(values[:, number])).fill_nan(None)
+        f"{prefix}:{name}": pl.Series(np.ascontiguousarray(values[:, number])).fill_nan(None)
         for number, name in enumerate(diagnosis.stream.target_names)
-        for part, values in parts.items()
+        for prefix, values in parts.items()
     }
 
 
@@ -253,9 +253,9 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         value = _fields(value)
     if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): _plain(element) for name, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_plain(element) for element in value]
     return value
 
 

@@ -132,14 +132,14 @@ def cost_table(diagnosis: Diagnosis) -> ReportTable | None:
     """Returns what was forgotten, and what the order and the single pass cost; None if unknown."""
     about = diagnosis if diagnosis.model is None else diagnosis.model
     forgetting = about.forgetting
-    found: list[tuple[str, str, Estimate | None]] = [
+    costs: list[tuple[str, str, Estimate | None]] = [
         ("Forgetting", FORGETTING_WORDS, None if forgetting is None else forgetting.increase),
         ("Cost of the order", ORDER_WORDS, about.order_cost),
         ("Cost of a single pass", ONE_PASS_WORDS, about.one_pass_cost),
     ]
     rows = [
         [Cell(label), Cell(multiple(cost.value), multiples(cost)), Cell(meaning)]
-        for label, meaning, cost in found
+        for label, meaning, cost in costs
         if cost is not None and math.isfinite(cost.value)
     ]
     columns = ["On rows from the whole stream", "Times", "What that is"]
@@ -277,8 +277,8 @@ def along_table(diagnosis: Diagnosis) -> ReportTable:
 
 def group_table(diagnosis: Diagnosis) -> ReportTable:
     """Returns how far each group's targets were moved, and by which group most."""
-    found = moved(diagnosis)
-    groups = found.groups
+    movement = moved(diagnosis)
+    groups = movement.groups
     others = np.where(np.isfinite(groups.size), groups.size, 0.0)
     np.fill_diagonal(others, 0.0)
     rows = []
@@ -296,7 +296,9 @@ def group_table(diagnosis: Diagnosis) -> ReportTable:
             [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), farthest]
         )
     own = (
-        "Distance from the target right after learning" if found.yours else "Moved by its own steps"
+        "Distance from the target right after learning"
+        if movement.yours
+        else "Moved by its own steps"
     )
     columns = ["Group", "Rows", own, "Moved by its own later rows", "Moved most by another group"]
     return ReportTable("Groups", columns, rows)
@@ -305,9 +307,9 @@ def group_table(diagnosis: Diagnosis) -> ReportTable:
 def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     """Returns the ten rows that were moved farthest; None if no shift is finite."""
     stream = diagnosis.stream
-    found = moved(diagnosis)
+    movement = moved(diagnosis)
     model = diagnosis.model
-    size = found.size
+    size = movement.size
     if not np.isfinite(size).any():
         return None
     rows = most_shifted(size)
@@ -322,7 +324,7 @@ def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     columns["Shift"] = [number(float(size[i])) for i in rows]
     columns["True target"] = _target_texts(stream, stream.Y[rows])
     label = "The most overwritten rows"
-    if model is not None and found.yours:
+    if model is not None and movement.yours:
         label = "The most moved rows"  # a prediction may also move towards its target
         columns["Predicted right after"] = _target_texts(stream, model.after[rows])
         columns["Predicted at the end"] = _target_texts(stream, model.end[rows])

@@ -74,7 +74,7 @@ def json_type(kind: Any) -> Any:
     if origin is dict:
         return GenericAlias(dict, (str, json_type(parts[1])))
     if origin in (Union, UnionType):  # of a Literal and None, it is the former before Python 3.14
-        return reduce(or_, (json_type(part) for part in parts))
+        return reduce(or_, (json_type(one) for one in parts))
     return kind
 
 

@@ -47,10 +47,10 @@ ADVICE = "write all dates of the column as 2000-01-31"
 def is_date(column: pl.Series) -> pl.Series:
     """Whether each text looks like a date in a format that is read."""
     text = column.str.strip_chars()
-    found = text.str.contains(PATTERNS[0])
+    matches = text.str.contains(PATTERNS[0])
     for pattern in PATTERNS[1:]:
-        found |= text.str.contains(pattern)
-    return found
+        matches |= text.str.contains(pattern)
+    return matches
 
 
 def date_pattern(column: pl.Series, numbers: np.ndarray) -> str | None:
@@ -109,8 +109,8 @@ def parsed_dates(column: pl.Series, pattern: str) -> pl.Series:
     parts = column.str.strip_chars().str.extract_groups(pattern).struct.unnest()
 
     def part(name: str, default: str) -> pl.Expr:
-        found = pl.col(name) if name in parts.columns else pl.lit(None, pl.String)
-        return found.fill_null(default).str.to_lowercase()
+        column = pl.col(name) if name in parts.columns else pl.lit(None, pl.String)
+        return column.fill_null(default).str.to_lowercase()
 
     zone = part("zone", "z").str.replace("z", "+00").str.replace(":", "").str.pad_end(5, "0")
     text = pl.format(

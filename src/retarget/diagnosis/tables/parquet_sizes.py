@@ -173,8 +173,8 @@ class ThriftReader:
         return int(self._bytes(1)[0])
 
     def _bytes(self, count: int) -> bytes:
-        found = self._content[self.place : self.place + count]
-        if len(found) < count:
+        content = self._content[self.place : self.place + count]
+        if len(content) < count:
             raise InvalidInputError("it ends within a structure")
         self.place += count
-        return bytes(found)
+        return bytes(content)

@@ -29,8 +29,10 @@ def class_scores(diagnosis: Diagnosis) -> tuple[Score | ModelScore | None, Score
     model = diagnosis.model
     if model is None:
         return diagnosis.score("offline", question), diagnosis.score("online", question)
-    came = next(one for one in model.scores if one.way == "as it came" and one.question == question)
-    return model.score("batch", question), came
+    as_it_came = next(
+        one for one in model.scores if one.way == "as it came" and one.question == question
+    )
+    return model.score("batch", question), as_it_came
 
 
 def confusion_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
@@ -43,8 +45,8 @@ def confusion_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
             f"There are {len(stream.target_names):,} classes; which was taken for which is drawn "
             f"for at most {MOST_CONFUSED}."
         )
-    _, came = class_scores(diagnosis)
-    counts = np.array(came.confusion)
+    _, as_it_came = class_scores(diagnosis)
+    counts = np.array(as_it_came.confusion)
     if not counts.size:
         return NotDrawn("Not drawn: the predictions are not finite numbers.")
     names = stream.target_names
@@ -100,10 +102,10 @@ def _mistakes(names: tuple[str, ...], shares: np.ndarray) -> str:
     np.fill_diagonal(wrong, 0.0)
     most = np.argsort(-wrong, axis=None, kind="stable")[:3]
     places = [divmod(int(place), len(names)) for place in most]
-    told = [
+    mistakes = [
         f"{percent(float(wrong[truth, taken]))} of {name(names[truth])} are taken for "
         f"{name(names[taken])}"
         for truth, taken in places
         if wrong[truth, taken] > 0
     ]
-    return f"{'; '.join(told)}." if told else "No class was mistaken."
+    return f"{'; '.join(mistakes)}." if mistakes else "No class was mistaken."

@@ -84,13 +84,15 @@ def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
             np.array([squares[a : b + 1].mean() for a, b in ends])
             for squares in (stream.squared(said - stream.Y) for said in (model.before, model.end))
         )
-    found = []
+    rows_together = []
     for (a, b), *errors in zip(ends, online, batch, now, strict=True):
         where = f"{unit}s {at[a]:,} to {at[b]:,}"
         if stream.times is not None:
             where += f" ({moment(stream.times[a])} to {moment(stream.times[b])})"
-        found.append(DrawnChunk(where, (at[a] + at[b]) / 2, *(float(error) for error in errors)))
-    return found
+        rows_together.append(
+            DrawnChunk(where, (at[a] + at[b]) / 2, *(float(error) for error in errors))
+        )
+    return rows_together
 
 
 def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
@@ -99,7 +101,7 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     If the stream drifts, a line shows from where on.
     """
     parts = chunks(diagnosis)
-    errors = finite([[part.online, part.batch, part.now] for part in parts])
+    errors = finite([[chunk.online, chunk.batch, chunk.now] for chunk in parts])
     if not np.isfinite(errors[:, 0]).any():
         return NotDrawn(
             "Not drawn: the online model diverged, so none of its errors along the stream is a "
@@ -115,15 +117,15 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         (f"{other} of all earlier rows", {"color": COLORS["offline"]}),
         (f"{who} at the end of the stream", {"color": COLORS["online"], "dash": "dash"}),
     )
-    x = [part.middle for part in parts]
-    places = [chart_text(part.where, 90) for part in parts]
+    x = [chunk.middle for chunk in parts]
+    places = [chart_text(chunk.where, 90) for chunk in parts]
     tip = "%{customdata}<br>error %{y:.3g}"
     traces = [
         line(label, x, values, tip, mode="lines+markers", customdata=places, line=look)
         for (label, look), values in zip(names, errors.T, strict=True)
         if np.isfinite(values).any()
     ]
-    told = [
+    lines = [
         f"{label}: {number(float(known[0]))} at first, {number(float(known[-1]))} at last, at most "
         f"{number(float(known.max()))}"
         for (label, _), values in zip(names, errors.T, strict=True)
@@ -154,7 +156,7 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         "these rows has risen since they were learned. Where the solid one is above the batch "
         "model's, a batch model of the rows before does better."
         f"{risen * bool(rise.max() > 0)}{drifted}",
-        alternative=f"Mean squared error along the stream. {'; '.join(told)}.{drifted}",
+        alternative=f"Mean squared error along the stream. {'; '.join(lines)}.{drifted}",
         figure=figure(
             traces, 340, x_axis, {"title": "mean squared error"} | scale(errors.ravel(), 20),
             **bands | {"showlegend": True},
@@ -191,9 +193,9 @@ def shift_unit(diagnosis: Diagnosis) -> str:
 
 def shift_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws how far each row's target, or the model's prediction for it, was moved afterwards."""
-    found = moved(diagnosis)
-    size = found.size
-    theory = found.theory
+    movement = moved(diagnosis)
+    size = movement.size
+    theory = movement.theory
     if not np.isfinite(size).any():
         return NotDrawn(
             "Not drawn: no row's shift is a finite number, since the online model diverged."
@@ -228,12 +230,12 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     )
     lost = int((~np.isfinite(size)).sum())
     meaning = "how far learning later rows moved its target"
-    if found.yours:
+    if movement.yours:
         meaning = "your model's prediction at the end, minus the one right after learning the row"
     drawn = f" {len(rows):,} of {len(size):,} rows are drawn ({percent(len(rows) / len(size))})."
     left_out = f" {lost:,} rows are left out: their shift is not finite, as the learner diverged."
     return Chart(
-        title="Which predictions moved?" if found.yours else "Which rows were overwritten?",
+        title="Which predictions moved?" if movement.yours else "Which rows were overwritten?",
         caption=f"Each dot is a row, and its height is its shift: {meaning}. The line is the mean "
         f"over {window:,} rows at a time.{drawn * (len(rows) < len(size))}{left_out * (lost > 0)}",
         alternative=f"Size of the shift of {len(size):,} rows in stream order. Its mean is "
@@ -241,7 +243,7 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         figure=figure(
             traces, 340, x_axis,
             {"title": f"shift ({shift_unit(diagnosis)})"} | scale(size[rows]),
-            **bands | {"showlegend": named or found.theory is not None},
+            **bands | {"showlegend": named or movement.theory is not None},
         ),
     )  # fmt: skip
 

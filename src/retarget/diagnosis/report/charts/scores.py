@@ -134,23 +134,23 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     if known.sum() < 2:
         return NotDrawn("No other rates were tried, or all of them diverged.")
     stable = value[known]
-    found = score[known]
+    errors = score[known]
     failed = value[~known]
     red = COLORS["iterative"]
     green = COLORS["corrected"]
     marks = {"size": 7, "color": GREY}
     traces = [
-        line("tried", stable, found, "rate %{x:.3g}<br>error %{y:.3g}", mode="lines+markers",
+        line("tried", stable, errors, "rate %{x:.3g}<br>error %{y:.3g}", mode="lines+markers",
              line={"color": GREY}, marker=marks)
     ]  # fmt: skip
     if len(failed):
-        top = np.full(len(failed), found.max())
+        top = np.full(len(failed), errors.max())
         cross = {"symbol": "x", "size": 9, "color": red}
         tip = "rate %{x:.3g}<br>diverged"
         traces.append(line("diverged", failed, top, tip, mode="markers", marker=cross))
     for label, rate, color in (("used", choice.value, green), ("largest stable", largest, red)):
         if value.min() <= rate <= 3 * value.max():
-            ends = [found.min(), found.max()]
+            ends = [errors.min(), errors.max()]
             look = {"color": color, "dash": "dash"}
             tip = f"{label}: {number(rate)}"
             traces.append(line(label, [rate, rate], ends, tip, line=look))
@@ -159,7 +159,7 @@ def rate_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         caption="Each dot is a rate that was tried, and the error on each row before it was "
         f"learned; lower is better.{' A cross marks a rate that diverged.' * (len(failed) > 0)}",
         alternative=f"{len(value)} rates from {number(value.min())} to {number(value.max())}, the "
-        f"best at {number(stable[np.argmin(found)])}; {number(choice.value)} was used, and "
+        f"best at {number(stable[np.argmin(errors)])}; {number(choice.value)} was used, and "
         f"{len(failed)} diverged. The largest stable rate is {number(largest)}.",
         figure=figure(
             traces,

@@ -130,15 +130,15 @@ def move_unit(diagnosis: Diagnosis) -> str:
 
 def group_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     """Draws how far learning each group moved the targets of each, as a heat map."""
-    found = moved(diagnosis)
-    groups = found.groups
-    z = finite(found.groups.size)
+    movement = moved(diagnosis)
+    groups = movement.groups
+    z = finite(movement.groups.size)
     names = groups.names
     if len(names) < 2:
         return NotDrawn("There is only one group, so there is nothing to compare.")
     if not np.isfinite(z).any():
         return NotDrawn("Not drawn: no movement between groups is a finite number.")
-    what = "predictions for" if found.yours else "targets of"
+    what = "predictions for" if movement.yours else "targets of"
     numbered = len(names) <= NUMBERED
     top = float(np.nanmax(z)) or 1.0
     full = [chart_text(text, 60) for text in names]
