@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from retarget.errors import DamagedFileError, InvalidInputError
-from retarget.state_files import checksum, part_of, read_state, write_state
+from retarget.state_files import FORMAT, checksum, part_of, read_state, write_state
 
 VALUES = {"a": [1.5, 2**100, float("inf")], "é": {"b": None, "c": "\0"}}
 TENSORS = {
@@ -51,7 +51,11 @@ def test_what_is_read_is_what_was_written_and_the_same_state_is_the_same_file(pa
     ],
 )
 def test_headers_that_were_changed(change, path):
-    header = {"format": 3, "sha256": checksum(json.dumps(VALUES), TENSORS), "values": dict(VALUES)}
+    header = {
+        "format": FORMAT,
+        "sha256": checksum(json.dumps(VALUES), TENSORS),
+        "values": dict(VALUES),
+    }
     stored = {name: tensor.contiguous() for name, tensor in TENSORS.items()}
     save_file(stored, path, {"retarget": json.dumps(header)})
     read_state(path)
@@ -61,7 +65,10 @@ def test_headers_that_were_changed(change, path):
         read_state(path)
 
 
-DEEP, OLD = "damaged or not a safetensors file", "not a retarget state of format 3; expected"
+DEEP, OLD = (
+    "damaged or not a safetensors file",
+    f"not a retarget state of format {FORMAT}; expected",
+)
 
 
 @pytest.mark.parametrize(

@@ -468,10 +468,9 @@ class EmpiricalNTK(Kernel):
         """What to compute, if each sample's factors serve `reuse` pairs of samples."""
         network = Network.from_module(self.module, self._parameters(), self.factors(), private)
         like, dtype = self._like(), self._dtype()
-        projected = self.projection is not None
-        plan = make_plan(
-            network, samples, self.outputs, self.mode, dtype, reuse, packed, rules, projected
-        )
+        sketching = self.projection is not None
+        options = self.outputs, self.mode, dtype, reuse, packed, rules
+        plan = make_plan(network, samples, *options, in_factors=sketching)
         if self.projection is not None:
             return sketched(plan, self.projection)
         single = like.dtype == dtype == torch.float32

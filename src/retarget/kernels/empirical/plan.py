@@ -202,6 +202,7 @@ def make_plan(
     reuse: float,
     packed: bool = True,
     rules: bool = True,
+    *,
     in_factors: bool = False,
 ) -> EmpiricalPlan:
     """Tries the network on a few of the samples, and chooses the form of each layer's part.
