@@ -56,7 +56,8 @@ class RidgeOnNames(base.Estimator):
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learns the rows of a frame in their order: the same as one by one, but faster."""
-        frame, given = dataframe.into_frame(X), dataframe.into_series(y)
+        frame = dataframe.into_frame(X)
+        given = dataframe.into_series(y)
         if len(frame) != len(given):
             raise InvalidInputError(
                 f"X has {len(frame)} rows and y has {len(given)}; expected the same number of rows"
@@ -254,7 +255,9 @@ class TargetCorrectionRegressor(base.Wrapper, base.Regressor):
         self._corrector = _corrector_of(model, corrector)
         self._named = NamedFeatures("linear", most=max_features)
         self._waiting: list[tuple[Sample, float]] = []
-        self._samples, self._squares, self.largest_target = 0, 0.0, 0.0
+        self._samples = 0
+        self._squares = 0.0
+        self.largest_target = 0.0
 
     @property
     def _wrapped_model(self) -> Any:
