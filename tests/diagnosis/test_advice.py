@@ -204,6 +204,18 @@ def test_another_batch_model_is_advised_only_if_it_was_tried_and_helped():
     assert "ridge" not in text
 
 
+def test_it_is_not_said_that_nothing_helped_where_what_helped_follows_a_bad_batch_model():
+    bad = measured(forgot="yes", corrections=(GAIN, GAIN), batch_constant=HARM)
+    assert not texts(bad, "leave", "correct")
+    assert texts(bad, "bad batch model")
+
+
+def test_a_model_that_follows_the_drift_is_left_as_it_is():
+    follows = measured(coming=GAIN, drift=True, batch_constant=HARM)
+    assert follows.verdict.kind == "follows the drift"
+    assert texts(follows, "leave") == ["Leave the learner as it is: it follows the stream."]
+
+
 def test_few_rows_are_no_ground_for_advice():
     found = measured()
     few = tuple(replace(one, rows=29) for one in found.answers)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retarget.diagnosis.answers import DIVERGED, Answer, Estimate, Question
+from retarget.diagnosis.answers import DIVERGED, Answer, Estimate, Forgetting, Question
 from retarget.diagnosis.facts import (
     NOT_FORGOTTEN,
     TENTH,
@@ -163,11 +163,14 @@ class Headline:
         forgetting = self.shown.forgetting
         if forgetting is None or facts(self.shown).forgot != "yes":
             return
+        yield f"It has let go of the past: {self._increase()}; {self._why_let_go(forgetting)}."
+
+    def _why_let_go(self, forgetting: Forgetting) -> str:
+        """Says why the past could not be known as well."""
+        if self.shown.asked["next"].bad_batch_model:
+            return f"but on the next rows {self.batch} is worse than predicting {self.constant}"
         little = "hardly" if forgetting.knowable.high < 0 else "not clearly"
-        yield (
-            f"It has let go of the past: {self._increase()}; but there even {self.batch} is "
-            f"{little} better than predicting {self.constant}."
-        )
+        return f"but there even {self.batch} is {little} better than predicting {self.constant}"
 
     def _forgotten(self, known: Facts) -> Iterator[str]:
         """Says how much was forgotten, how fast, and what it does on the next rows."""
