@@ -23,6 +23,7 @@ from retarget.diagnosis.facts import (
     verdict_kind,
 )
 from retarget.diagnosis.result import Diagnosis, VerdictKind
+from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.words.names import (
     baseline_name,
     batch_name,
@@ -42,6 +43,7 @@ from retarget.diagnosis.words.numbers import (
     with_interval,
 )
 
+RARE = 0.1  # share of the rows
 LARGEST_FACTOR = 50.0  # no more rows than so many times what there are can be asked for
 
 
@@ -284,7 +286,7 @@ class Headline:
         text = f"{where} its {self.error} is {self._above(comparison)}"
         answer = self.diagnosis.answer(question)
         if self.who == "The online model" and answer is not None:
-            text += _accuracies(answer)
+            text += _right(answer, self.diagnosis.stream)
         return text
 
     def _above(self, comparison: Comparison) -> str:
@@ -307,13 +309,31 @@ def _against(excess: Estimate, model: str, tolerance: float = 0.0) -> str:
     return change_words(excess, f"below {its}", f"above {its}", its)
 
 
-def _accuracies(answer: Answer) -> str:
-    """Words how many rows both models get right, for classes."""
+def _right(answer: Answer, stream: Stream) -> str:
+    """Words how many rows both models get right, for classes: of a rare class, or else of all."""
+    of = "the classes"
     online = answer.score("online").accuracy
     batch = (answer.baseline("recent") or answer.score("offline")).accuracy
+    rare = _rare_class(stream)
+    if rare is not None and answer.baseline("recent") is None:
+        recalls = [answer.score(learner).recall for learner in ("online", "offline")]
+        if all(len(one) > rare and math.isfinite(one[rare].value) for one in recalls):
+            of = f"'{name(stream.target_names[rare], 24)}'"
+            online, batch = (one[rare] for one in recalls)
     if online is None or batch is None or math.isnan(online.value) or math.isnan(batch.value):
         return ""
-    return f", with {percent(online.value)} of the classes right against {percent(batch.value)}"
+    return f", with {percent(online.value)} of {of} right against {percent(batch.value)}"
+
+
+def _rare_class(stream: Stream) -> int | None:
+    """Returns the rarer one of two classes, if nearly all rows are of the other.
+
+    Then the accuracy says next to nothing: always predicting the other class has a high one.
+    """
+    shares = stream.Y.mean(axis=0)
+    if stream.kind != "classification" or len(shares) != 2 or shares.min() >= RARE:
+        return None
+    return int(shares.argmin())
 
 
 def times(increase: Estimate) -> str:
