@@ -484,6 +484,15 @@ def test_numbers_in_words():
         (0.0, "0%"), (-1e-9, "0%"), (1.25, "125%"), (-0.2, "\u221220%"), (math.nan, "not defined"),
     ):  # fmt: skip
         assert numbers.percent(share) == text
+    for effect, text in (
+        (Estimate(-0.5, -0.6, -0.4), "50% lower (40% to 60%)"),
+        (Estimate(-0.9996, -0.9999, -0.98), "more than 99.9% lower (at least 98%)"),
+        (Estimate(-0.9998, -0.9999, -0.9996), "more than 99.9% lower"),
+        (Estimate(-1.0, -1.0, -1.0), "100% lower (100% to 100%)"),  # no error is left
+        (Estimate(0.9998, 0.5, 1.5), "100% higher (50% to 150%)"),
+        (Estimate(1.5, 1.2, 1.8), "2.5 times as high (2.2 to 2.8)"),
+    ):
+        assert numbers.change_words(effect) == text
     assert numbers.interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
     assert numbers.interval(Estimate(1, math.nan, 2)) == "no interval"
     assert numbers.with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"
