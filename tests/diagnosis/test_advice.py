@@ -143,7 +143,8 @@ def check_headline(headline, kind, known):
         assert known.whole == "behind"
     follows = known.follows and kind != "nothing learned"
     assert ("follows" in headline) == follows
-    assert ("is as good as" in headline) == (kind == "as good")
+    assert ("as good as" in headline) == (kind == "as good")
+    assert ("at least as good" in headline) == (kind == "as good" and known.coming == "ahead")
     assert ("Nothing was learned" in headline) == (kind == "nothing learned")
     if "It is not clear whether" in headline:
         assert "not clear" in (kind, known.forgot)

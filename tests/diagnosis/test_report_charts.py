@@ -488,7 +488,7 @@ def test_numbers_in_words():
         (Estimate(-0.5, -0.6, -0.4), "50% lower (40% to 60%)"),
         (Estimate(-0.9996, -0.9999, -0.98), "more than 99.9% lower (at least 98%)"),
         (Estimate(-0.9998, -0.9999, -0.9996), "more than 99.9% lower"),
-        (Estimate(-1.0, -1.0, -1.0), "100% lower (100% to 100%)"),  # no error is left
+        (Estimate(-1.0, -1.0, -1.0), "more than 99.9% lower"),  # 1 - 1e-32 is 1, too
         (Estimate(0.9998, 0.5, 1.5), "100% higher (50% to 150%)"),
         (Estimate(1.5, 1.2, 1.8), "2.5 times as high (2.2 to 2.8)"),
     ):

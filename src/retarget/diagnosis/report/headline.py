@@ -223,7 +223,8 @@ class Headline:
         questions = [question for question, one in self.shown.asked.items() if one.enough]
         compared = "; ".join(self._compared(question) for question in questions)
         if kind == "as good":
-            yield f"{self.who} is as good as {self.batch}: {compared}."
+            ahead = "ahead" in (self.shown.asked[question].standing for question in questions)
+            yield f"{self.who} is {'at least ' * ahead}as good as {self.batch}: {compared}."
         elif kind == "behind on the next rows":
             yield (
                 f"{self.who} still knows the past as well as {self.batch}, but is behind on what "

@@ -95,7 +95,7 @@ def change_words(
         return f"not clearly different ({interval(effect, share=True)})"
     if effect.value >= MANY:
         return f"{multiple(effect.value)} times {times} ({multiples(effect)})"
-    if -1 < effect.value <= -NEARLY_ALL:  # "100% lower" would be no error at all
+    if effect.value <= -NEARLY_ALL:  # "100% lower" would be no error at all
         at_least = f" (at least {percent(-effect.high)})" * (-effect.high < NEARLY_ALL)
         return f"more than 99.9% {less}{at_least}"
     seen, word = (opposite(effect), less) if effect.value < 0 else (effect, more)
