@@ -79,7 +79,8 @@ class _BoundedStream:
     """Unpacks gzip up to a limit: a small file can unpack to a thousand times its size."""
 
     def __init__(self, stream: gzip.GzipFile, path: Path, limit: int) -> None:
-        self._stream, self._path = stream, path
+        self._stream = stream
+        self._path = path
         self._limit = self._left = limit
 
     def read(self, count: int) -> bytes:
@@ -126,7 +127,8 @@ class ZipFiles:
     """The files of an open zip archive; `names` lists them in order, without folders."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path, self._archive = path, archive
+        self.path = path
+        self._archive = archive
         self._entries: dict[str, zipfile.ZipInfo] = {}
         for entry in archive.infolist():
             if not entry.filename:

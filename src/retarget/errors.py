@@ -236,7 +236,9 @@ def own_constructor(cls: type[T]) -> type[T]:
 
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Issues a warning that points to the caller's own line, however deep inside retarget."""
-    frame, level = sys._getframe(1), 2
+    frame = sys._getframe(1)
+    level = 2
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in OURS:
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += 1
     warnings.warn(message, category, stacklevel=level)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
 Reduction = Literal["sum", "mean"]
 NOT_SAID = cast("Reduction", None)  # a reduction, which is needed only for mini-batches
 OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop")  # those of torch that a learner describes
+NO_CLIPPING = 1e9  # river clips no gradient that occurs at such a threshold; its default is 1e12
 MOST_SAMPLES = 2**53  # whole numbers beyond this are neither exact in floating point nor a batch
 
 
@@ -237,7 +238,8 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
     groups = dict(enumerate(optimizer.param_groups))
     groups = {number: group for number, group in groups.items() if group["params"]} or groups
     rates = {n: float(group.get("initial_lr", group["lr"])) for n, group in groups.items()}
-    plain, (start, first) = type(optimizer) is optim.SGD, next(iter(groups.items()))
+    plain = type(optimizer) is optim.SGD
+    start, first = next(iter(groups.items()))
     for number, group in groups.items():
         where = f"in parameter group {number}"
         if group["maximize"]:
@@ -270,6 +272,53 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
         reduction=reduction,
     )
     return learner, not plain or len(set(rates.values())) > 1
+
+
+class RiverSteps(NamedTuple):
+    """The steps of river's LinearRegression, as those of a learner on the linear kernel.
+
+    Attributes:
+        learner: Its rate is twice river's, whose squared loss is not halved. Its weight decay also
+            shrinks the intercept, which river's `l2` does not.
+        constant: The size of a constant feature, of which the intercept is the weight; 0 if the
+            model has none. The ratio of the two rates is the square of it.
+        intercept: What the intercept starts from.
+    """
+
+    learner: SGD
+    constant: float
+    intercept: float
+
+
+def described_river(model: Any) -> RiverSteps:
+    """Describes a `linear_model.LinearRegression` of river, whatever it has learned before.
+
+    Raises:
+        InvalidTypeError: The model is another one.
+        InvalidInputError: It has an option that cannot be described; the message says which.
+    """
+    kind = type(model)
+    if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
+        raise InvalidTypeError(f"the model is a {kind.__name__}")
+    parts = model.optimizer, model.loss, model.initializer
+    optimizer, loss, initializer = (type(part).__name__ for part in parts)
+    schedules = model.optimizer.lr, model.intercept_lr
+    steady = all(type(schedule).__name__ == "Constant" for schedule in schedules)
+    reasons = {
+        f"its optimizer is {optimizer}": optimizer != "SGD",
+        f"its loss is {loss}": loss != "Squared",
+        "a rate changes with time": not steady,
+        f"its weights start from {initializer}": initializer != "Zeros",
+        "it has an l1 penalty": model.l1 != 0,
+        f"it clips gradients at {model.clip_gradient:g}": model.clip_gradient < NO_CLIPPING,
+    }
+    wrong = [reason for reason, holds in reasons.items() if holds]
+    if wrong:
+        raise InvalidInputError(", and ".join(wrong))
+    rate, intercept_rate = (float(schedule.learning_rate) for schedule in schedules)
+    # SGD(2 rate, decay) shrinks weights by 2 rate decay in each step, river by rate l2
+    learner = SGD(2 * rate, weight_decay=model.l2 / 2)
+    return RiverSteps(learner, math.sqrt(intercept_rate / rate), float(model.intercept_init))
 
 
 def _positive_rates(lr: Any) -> float | tuple[float, ...]:

@@ -65,11 +65,14 @@ class PatientBar:
     """
 
     def __init__(self, what: str, total: int, shown: bool | None = None) -> None:
-        self._what, self._total, self._shown = what, total, shown
+        self._what = what
+        self._total = total
+        self._shown = shown
         self._done = 0
         self._start = self._spoke = time.monotonic()
         self._bar: Progress | None = None
-        self._own, self._joined = ExitStack(), False
+        self._own = ExitStack()
+        self._joined = False
         self._task = TaskID(0)
 
     def __enter__(self) -> Self:

@@ -217,7 +217,8 @@ def outputs_of(
     else:
         require_replaceable_weights(module)
         result = functional_call(module, weights, positional, keywords)
-    outputs, n = output_of(result, count(samples)), count(samples)
+    outputs = output_of(result, count(samples))
+    n = count(samples)
     if not isinstance(outputs, Tensor):
         raise InvalidInputError(
             f"the module returned a {type(result).__name__}; expected one tensor of outputs (n, c),"

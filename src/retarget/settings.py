@@ -101,7 +101,8 @@ def _without_batching_hints() -> Iterator[None]:
 quiet_batching = SharedSetting(_without_batching_hints)
 # Attention by plain products: torch's other ways have no rules for vmap and forward mode.
 plain_attention = SharedSetting(lambda: sdpa_kernel(SDPBackend.MATH))
-_products, _convolutions = SharedSetting(_full_products), SharedSetting(_full_convolutions)
+_products = SharedSetting(_full_products)
+_convolutions = SharedSetting(_full_convolutions)
 
 
 @contextmanager

@@ -73,7 +73,8 @@ def inverse_norm(solve: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     alternating[1::2] *= -1
     columns = torch.stack([torch.full_like(alternating, 1 / n), alternating], dim=1)
     start = solve(columns.expand(*like.shape[:-2], n, 2).clone())
-    v, safeguard = start[..., :1], 2 * start[..., 1].abs().sum(-1) / (3 * n)
+    v = start[..., :1]
+    safeguard = 2 * start[..., 1].abs().sum(-1) / (3 * n)
     norm = v.abs().sum((-2, -1))
     for _ in range(ITERATIONS):
         slope = solve(torch.where(v < 0, -1.0, 1.0).to(v))
@@ -178,7 +179,8 @@ def less_square(M: Tensor, part: Tensor) -> Tensor:
     r"""$M - A A^\top$ as a new matrix; above the diagonal, a part of it may be M."""
     if M.shape[0] <= FEW_ROWS:
         return torch.addmm(M, part, part.mT, alpha=-1)
-    half, result = M.shape[0] // 2, M.clone()
+    half = M.shape[0] // 2
+    result = M.clone()
     result[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
     result[half:].addmm_(part[half:], part.mT, alpha=-1)
     return result
@@ -205,7 +207,8 @@ class _Panel:
     def claim(self) -> None:
         """Prepares to write behind the rows in use."""
         if not claim(self.free, self.used):
-            self.values, self.free = self.values.clone(), []
+            self.values = self.values.clone()
+            self.free = []
 
     def close(self) -> None:
         """Makes solves faster, once there will be no more rows."""
@@ -277,7 +280,8 @@ class GrowingCholesky:
 
         `commit` makes them part of the factor; otherwise they are dropped.
         """
-        n, m = len(self), K_rows.shape[0]
+        n = len(self)
+        m = K_rows.shape[0]
         panel = self._panel_for(K_rows)
         panel.claim()
         solved = panel.values[panel.used : panel.used + m, :n]
@@ -308,7 +312,8 @@ class GrowingCholesky:
         probes = new.roots * random_probes(len(self), new.roots)
         together = probes if rhs is None else torch.cat([rhs, probes], dim=1)
         both = new.solve(together, self._solved_and_probed() if self.panels else together[:0])
-        solved, probed = both[:, :-PROBES], both[:, -PROBES:]
+        solved = both[:, :-PROBES]
+        probed = both[:, -PROBES:]
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:
                 self.panels[-1].close()
@@ -383,16 +388,20 @@ class GrowingCholesky:
         if self.panels:
             state |= {"roots": self._roots.rows, "solved": self._solved_and_probed()}
         for i, panel in enumerate(self.panels):
-            state[f"width{i}"], state[f"left{i}"] = panel.values.shape[1], panel.left
+            state[f"width{i}"] = panel.values.shape[1]
+            state[f"left{i}"] = panel.left
             state[f"triangle{i}"] = panel.triangle.tril()  # its upper half is not defined
         return state
 
     def load_state_dict(self, state: dict[str, Any], columns: int = 0) -> None:
         """Restores a saved state with this many right-hand sides; call it on a new factor."""
-        self._estimated, self._warned = int(state["estimated"]), bool(state["warned"])
+        self._estimated = int(state["estimated"])
+        self._warned = bool(state["warned"])
         n = 0
         for i in range(state["panels"]):
-            left, triangle, width = state[f"left{i}"], state[f"triangle{i}"], state[f"width{i}"]
+            left = state[f"left{i}"]
+            triangle = state[f"triangle{i}"]
+            width = state[f"width{i}"]
             used = len(left)
             require_shape(f"left{i}", left, used, n)
             require_shape(f"triangle{i}", triangle, used, used)
@@ -459,7 +468,8 @@ class GrowingCholesky:
         return not_positive_definite(schur, self.gamma, row)
 
     def _panel_for(self, K_rows: Tensor) -> _Panel:
-        n, m = len(self), K_rows.shape[0]
+        n = len(self)
+        m = K_rows.shape[0]
         if self.panels and self.panels[-1].used + m <= self.panels[-1].room:
             return self.panels[-1]
         rows = max(m, panel_rows(K_rows.device)) if self._roomy else m
@@ -484,7 +494,8 @@ def factorize(K: Tensor, gamma: float) -> GrowingCholesky:
 def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefiniteError:
     """Makes the error for a factorization that failed at a row of M, which includes gamma I."""
     deficit, jitter = needed_jitter(M)
-    dtype, limits = str(M.dtype).removeprefix("torch."), torch.finfo(M.dtype)
+    dtype = str(M.dtype).removeprefix("torch.")
+    limits = torch.finfo(M.dtype)
     rounding = jitter - deficit
     why = "; expected the Gram matrix of a kernel"
     if deficit <= 10 * rounding:

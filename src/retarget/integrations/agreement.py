@@ -81,7 +81,8 @@ class Problems:
     """
 
     def __init__(self, setting: str = "") -> None:
-        self._setting, self._found = setting, list[str]()
+        self._setting = setting
+        self._found = list[str]()
         self._instead: dict[str, Any] = {}
 
     def add(self, wrong: Any, reason: str, **instead: Any) -> None:
@@ -206,7 +207,8 @@ def require_optimizer(
 def require_parameters(optimizer: torch.optim.Optimizer, corrector: Corrector) -> None:
     """Raises if the optimizer does not train the parameters that the corrector assumes."""
     held = [value for group in optimizer.param_groups for value in group["params"]]
-    trained, inside = {id(value) for value in held}, {id(p) for p in corrector.module.parameters()}
+    trained = {id(value) for value in held}
+    inside = {id(p) for p in corrector.module.parameters()}
     outside = [value for value in held if value.requires_grad and id(value) not in inside]
     if outside:
         shapes = ", ".join(str(tuple(value.shape)) for value in outside[:3])
@@ -228,7 +230,8 @@ def require_parameters(optimizer: torch.optim.Optimizer, corrector: Corrector) -
 
 def require_rate(optimizer: torch.optim.Optimizer, learner: SGD, step: int) -> None:
     """Raises if a step does not use the learner's rate."""
-    rate, expected = float(optimizer.param_groups[0]["lr"]), learner.rate(step)
+    rate = float(optimizer.param_groups[0]["lr"])
+    expected = learner.rate(step)
     if abs(rate - expected) > 1e-9 * expected:
         raise InvalidInputError(
             f"the rate of step {step} is {rate:g}, but the corrector's learner has {expected:g}; "
@@ -316,7 +319,8 @@ def next_block(
 
     Stored samples are appended to the given ones.
     """
-    learner, true = corrector.learner, true_targets(corrector.module, samples, labels)
+    learner = corrector.learner
+    true = true_targets(corrector.module, samples, labels)
     require_rate(optimizer, learner, 0)
     with evaluating(corrector.module):
         samples, targets = corrector.next_block(samples, true)
@@ -333,7 +337,9 @@ class Shift:
     """Measures how far targets were corrected, over all portions added so far."""
 
     def __init__(self) -> None:
-        self._squares, self._count, self._largest = 0.0, 0, 0.0
+        self._squares = 0.0
+        self._count = 0
+        self._largest = 0.0
 
     def add(self, corrected: Tensor, true: Tensor) -> Self:
         """Adds a portion of targets (n, c)."""

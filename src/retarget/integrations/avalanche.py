@@ -108,7 +108,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
                 f"{len(strategy.experience.dataset)} samples of the experience; expected at least "
                 "one"
             )
-        drawn, length = itertools.chain([first], drawn), len(strategy.dataloader)
+        drawn = itertools.chain([first], drawn)
+        length = len(strategy.dataloader)
         corrector = self._checked(strategy, first[0])
         self._shift = Shift()
         if not again:
@@ -138,7 +139,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
 
     def before_backward(self, strategy: Any, **kwargs: Any) -> None:
         """Puts the labels back, for metrics and other plugins to see."""
-        strategy.mbatch[1], self._wanted = self._labels, None
+        strategy.mbatch[1] = self._labels
+        self._wanted = None
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """Checks that the strategy trained on the corrected targets."""
@@ -161,8 +163,11 @@ class TargetCorrectionPlugin(SupervisedPlugin):
 
     def _checked(self, strategy: Any, X: Tensor) -> Any:
         """Returns the corrector; raises if it does not describe what the strategy does."""
-        problems, size, found = _plain(strategy), strategy.train_mb_size, None
-        optimizer, corrector = strategy.optimizer, self.corrector
+        problems = _plain(strategy)
+        size = strategy.train_mb_size
+        found = None
+        optimizer = strategy.optimizer
+        corrector = self.corrector
         if not problems:  # of another kind of network the outputs are not known
             like = outputs(strategy.model, X[:1]).to(X)
             found = problems.check(_loss_of, strategy._criterion, like)
@@ -289,7 +294,8 @@ class TangentStrategy(SupervisedTemplate):
         super().__init__(
             model=model, optimizer=optimizer, criterion=criterion, train_epochs=epochs, **others
         )
-        self.first_epochs, self.targets = first_epochs, targets
+        self.first_epochs = first_epochs
+        self.targets = targets
         self.make_learner = make_learner
         self.learner: StreamingRidge | None = None
 
@@ -346,7 +352,9 @@ class _CorrectedLoader:
     def __init__(
         self, plugin: TargetCorrectionPlugin, batches: CorrectedBatches, length: int
     ) -> None:
-        self._plugin, self._batches, self._length = plugin, batches, length
+        self._plugin = plugin
+        self._batches = batches
+        self._length = length
 
     def __len__(self) -> int:  # progress bars ask for it
         return self._length
@@ -359,7 +367,9 @@ class _CorrectedLoader:
 
 def _draw(strategy: Any, loader: Any) -> Iterator[MiniBatch]:
     """Yields the loader's mini-batches; raises if samples were added to the experience."""
-    size, full, samples = strategy.train_mb_size, True, 0
+    size = strategy.train_mb_size
+    full = True
+    samples = 0
     for given in loader:
         batch = [part.to(strategy.device) for part in given]
         samples += len(batch[0])
@@ -426,7 +436,8 @@ def _require_own(strategy: Any, samples: int) -> None:
 
 def _plain(strategy: Any) -> Problems:
     """Returns ways of training that no learner describes."""
-    problems, model = Problems(), strategy.model
+    problems = Problems()
+    model = strategy.model
     several = is_multi_task_module(model)
     growing = [type(part).__name__ for part in model.modules() if isinstance(part, DynamicModule)]
     problems.add(

@@ -39,10 +39,12 @@ class GradientCheck:
     def open(self, corrector: Corrector, optimizer: torch.optim.Optimizer) -> None:
         """Watches the steps of an optimizer on a new task, until `close`."""
         self.close()
-        self._corrector, self._step = corrector, 0
+        self._corrector = corrector
+        self._step = 0
         self._trained = trained_parameters(corrector.module, corrector.params)
         self._sums: list[Tensor] = []  # of the gradients of this step's samples so far
-        self._samples, self._rounding = 0, 0.0
+        self._samples = 0
+        self._rounding = 0.0
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def close(self) -> None:
@@ -50,7 +52,8 @@ class GradientCheck:
         if self._hook is not None:
             self._hook.remove()
         self._corrector = self._hook = None
-        self._trained, self._sums = {}, []
+        self._trained = {}
+        self._sums = []
 
     def add(self, samples: Samples, targets: Tensor) -> None:
         """Takes note of a mini-batch, just before the network is called to train on it."""
@@ -89,18 +92,23 @@ class GradientCheck:
         return given[:1], named | {"closure": and_compare}
 
     def _compare(self) -> None:
-        step, self._step = self._step, self._step + 1
+        step = self._step
+        self._step += 1
         if not self._samples:
             return
-        learner, loss = self._corrector.learner, self._corrector.loss
+        learner = self._corrector.learner
+        loss = self._corrector.loss
         share = 1 / self._samples if learner.reduction == "mean" else 1.0
         ours = [share * value for value in self._sums]
         theirs = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained.values()]
-        size, dot = _dot(ours, ours), _dot(ours, theirs)
+        size = _dot(ours, ours)
+        dot = _dot(ours, theirs)
         apart = [float((a - b).norm()) for a, b in zip(ours, theirs, strict=True)]
         off = math.hypot(*apart) / math.sqrt(size or 1.0)
         allowed = max(TOLERANCE, self._rounding)
-        self._sums, self._samples, self._rounding = [], 0, 0.0
+        self._sums = []
+        self._samples = 0
+        self._rounding = 0.0
         if not math.isfinite(size) or off <= allowed:
             return
         factor = dot / size if size else 0.0

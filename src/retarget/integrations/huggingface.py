@@ -118,10 +118,12 @@ class TargetCorrectionTrainer(Trainer):
 
     def _prepare(self) -> None:
         """Reads the task and makes the corrector; raises an error with all that is wrong."""
-        problems, args = _wrong_arguments(self), self.args
+        problems = _wrong_arguments(self)
+        args = self.args
         batch = args.train_batch_size * args.gradient_accumulation_steps
         by_trainer = self.optimizer is None  # then its arguments decide
-        optimizer, made = _plain(self.create_optimizer()), self.corrector
+        optimizer = _plain(self.create_optimizer())
+        made = self.corrector
         instead = _other_optimizer(optimizer, args) if by_trainer else {}
         described = problems.check(described_optimizer, optimizer, batch, "mean", **instead)
         if problems.check(self._read, self.get_train_dataloader()):
@@ -134,7 +136,8 @@ class TargetCorrectionTrainer(Trainer):
             if made is not None:
                 _add_corrector(problems, made, optimizer, args)
         problems.refuse()
-        self.corrector, self._learner = made, self._learner or described[0]
+        self.corrector = made
+        self._learner = self._learner or described[0]
 
     def compute_loss(
         self,
@@ -156,7 +159,8 @@ class TargetCorrectionTrainer(Trainer):
                 "expected a model for classification or regression of whole sequences"
             )
         if not model.training:
-            targets, share = smoothed_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
+            targets = smoothed_targets(labels, logits.shape[1], 0.0)
+            share = 1 / len(labels)
         kind = "squared" if self.corrector is None else self.corrector.loss
         loss = share * row_losses(logits, targets.to(logits), kind).sum()
         return (loss, result) if return_outputs else loss
@@ -196,7 +200,9 @@ class TargetCorrectionTrainer(Trainer):
         """Corrects the task for the rates of the schedule, and logs the shift."""
         assert self.corrector is not None
         assert self._learner is not None
-        corrector, n, resumed = self.corrector, len(self._labels), self._resumed
+        corrector = self.corrector
+        n = len(self._labels)
+        resumed = self._resumed
         steps = self._learner.steps(n)
         self._row = 0
         self._resumed = None
@@ -257,10 +263,12 @@ class TargetCorrectionTrainer(Trainer):
                 "only a NetworkCorrector with refresh='task' can resume from a checkpoint in the "
                 "middle of a task; use one from the end of a task"
             )
-        kernel, device = made.kernel, self._labels.device
+        kernel = made.kernel
+        device = self._labels.device
         made = NetworkCorrector.load(path, self.model, lambda *_, **__: kernel, device)
         self.corrector = made
-        rate, steps = made.learner.lr, made.learner.steps(made.samples)
+        rate = made.learner.lr
+        steps = made.learner.steps(made.samples)
         self._rates = [rate] * steps if isinstance(rate, float) else list(rate)
 
 
@@ -349,7 +357,8 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
             f"the scheduler is a {type(scheduler).__name__}, whose rates are not known beforehand; "
             "expected lr_scheduler_type to be 'constant', 'linear' or 'cosine'"
         )
-    base, shape = scheduler.base_lrs[0], scheduler.lr_lambdas[0]
+    base = scheduler.base_lrs[0]
+    shape = scheduler.lr_lambdas[0]
     rates = [float(base * shape(step)) for step in steps]
     for step, rate in zip(steps, rates, strict=True):
         if not rate > 0:
@@ -362,11 +371,13 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
 
 def _wrong_arguments(trainer: Trainer) -> Problems:
     """Returns the options that would make corrected targets wrong."""
-    args, problems = trainer.args, Problems("TrainingArguments")
+    args = trainer.args
+    problems = Problems("TrainingArguments")
     for option, (expected, why) in EXPECTED.items():
         found = getattr(args, option)
         problems.add(found != expected, f"{option} is {found!r}, but {why}", **{option: expected})
-    epochs, names = args.num_train_epochs, trainer.label_names
+    epochs = args.num_train_epochs
+    names = trainer.label_names
     problems.add(
         epochs != int(epochs),
         f"num_train_epochs is {epochs}; expected a whole number",
@@ -399,7 +410,8 @@ def _wrong_arguments(trainer: Trainer) -> Problems:
 
 def _require_no_noise(model: nn.Module, samples: Samples) -> None:
     """Raises if the network's outputs differ between training and evaluation mode."""
-    training, samples = model.training, take(samples, slice(0, 8))
+    training = model.training
+    samples = take(samples, slice(0, 8))
     with torch.random.fork_rng():
         noisy, still = (outputs(model.train(mode), samples) for mode in (True, False))
     model.train(training)

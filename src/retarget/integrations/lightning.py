@@ -106,7 +106,8 @@ class TargetCorrectionCallback(Callback):
         """Corrects the targets of a task."""
         corrector = self._ready(trainer, pl_module)
         epochs = require_exact_training(trainer, pl_module, corrector)
-        self._task, self._left = None, 0
+        self._task = None
+        self._left = 0
         if isinstance(corrector, NetworkCorrector):
             self._task = _TaskTargets(trainer, corrector, self._places)
             self._left = epochs * len(self._task.batches)
@@ -122,7 +123,8 @@ class TargetCorrectionCallback(Callback):
         """Restores the module's own training step."""
         self._unwrap()
         self._check.close()
-        self._task, self._unwrap = None, lambda: None
+        self._task = None
+        self._unwrap = lambda: None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -167,7 +169,8 @@ class TargetCorrectionCallback(Callback):
         self, step: Function[..., Any], module: LightningModule, batch: Any, *more: Any
     ) -> Any:
         """Calls the user's training step on the corrected batch."""
-        corrector, optimizer = self.corrector, module.trainer.optimizers[0]
+        corrector = self.corrector
+        optimizer = module.trainer.optimizers[0]
         samples, targets = self._places.split(batch)
         if self._task is not None:
             Z = self._task.corrected(samples, targets)
@@ -195,8 +198,12 @@ class _TaskTargets:
     """
 
     def __init__(self, trainer: Trainer, corrector: NetworkCorrector, places: Places) -> None:
-        self.trainer, self.corrector, self.places = trainer, corrector, places
-        self._before, self._next, self._epoch = corrector.samples, 0, 0
+        self.trainer = trainer
+        self.corrector = corrector
+        self.places = places
+        self._before = corrector.samples
+        self._next = 0
+        self._epoch = 0
         self.batches: list[tuple[str, slice]] = []
         samples, targets = self._collect()
         self._true = agreement.true_targets(corrector.module, samples, targets)
@@ -204,8 +211,10 @@ class _TaskTargets:
 
     def _collect(self) -> tuple[Any, Tensor]:
         """Reads the samples and targets of the loader, in its order."""
-        loader, limit = self.trainer.train_dataloader, self.trainer.num_training_batches
-        parts, start = [], 0
+        loader = self.trainer.train_dataloader
+        limit = self.trainer.num_training_batches
+        parts = []
+        start = 0
         with isolate_rng():
             stop = None if limit == float("inf") else int(limit)
             for batch in itertools.islice(loader, stop):
@@ -223,7 +232,8 @@ class _TaskTargets:
         if self._epoch:
             with evaluating(self.corrector.module):
                 self._targets = self.corrector.recorrect()
-        self._next, self._epoch = 0, self._epoch + 1
+        self._next = 0
+        self._epoch += 1
         return Shift().add(self._targets, self._true).found(self.corrector)
 
     def corrected(self, samples: Any, targets: Tensor) -> Tensor:
@@ -261,7 +271,8 @@ def _transferred(trainer: Trainer, batch: Any) -> Any:
 
 def _wrapped(module: LightningModule, around: Function[..., Any]) -> Function[[], None]:
     """Wraps a function around a module's training step; returns a function that removes it."""
-    step, own = module.training_step, vars(module).get("training_step")
+    step = module.training_step
+    own = vars(module).get("training_step")
 
     @functools.wraps(step)
     def wrapped(*given: Any) -> Any:
@@ -312,7 +323,8 @@ class TangentModule(LightningModule):
         super().__init__()
         if not isinstance(learner, TangentLearner):
             raise InvalidTypeError(f"learner is {learner!r}; expected an rt.TangentLearner")
-        self.learner, self.classes = learner, classes
+        self.learner = learner
+        self.classes = classes
         self._places = Places(inputs, targets)
         self.automatic_optimization = False
         # DistributedDataParallel accepts no module without a parameter to train
@@ -325,7 +337,8 @@ class TangentModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Raises if samples would be learned twice, or in low precision."""
-        problems, done = plain_fit(self.trainer, ddp=True), self.trainer.current_epoch
+        problems = plain_fit(self.trainer, ddp=True)
+        done = self.trainer.current_epoch
         problems.add(
             self.trainer.max_epochs - done != 1,
             f"max_epochs is {self.trainer.max_epochs} at epoch {done}; expected one more epoch: "
@@ -345,12 +358,15 @@ class TangentModule(LightningModule):
         """Lends every process what all have learned, if they are in the middle of learning."""
         learning = self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
         if learning and self.trainer.world_size > 1:
-            self._own, self.learner = self.learner, self.learner.fork().all_merge()
+            merged = self.learner.fork().all_merge()
+            self._own = self.learner
+            self.learner = merged
 
     def on_validation_end(self) -> None:
         """Goes back to the part of this process."""
         if self._own is not None:
-            self.learner, self._own = self._own, None
+            self.learner = self._own
+            self._own = None
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Learns a batch."""
@@ -385,7 +401,8 @@ class TangentModule(LightningModule):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint, with the views of this learner: a file has no functions."""
-        module, views = self.learner.module, self.learner.views
+        module = self.learner.module
+        views = self.learner.views
         device = next(module.parameters()).device
         tensors = {name: value.to(device) for name, value in state["tensors"].items()}
         self.learner = type(self.learner).from_state(state["values"], tensors, module, views)

@@ -85,7 +85,8 @@ def described(trainer: Trainer, places: "Places") -> SGD:
 def require_exact_training(trainer: Trainer, module: LightningModule, corrector: Corrector) -> int:
     """Raises if the Trainer trains differently from the corrector's learner; returns epochs."""
     problems = plain_fit(trainer)
-    loader, epochs = trainer.train_dataloader, trainer.max_epochs - trainer.current_epoch
+    loader = trainer.train_dataloader
+    epochs = trainer.max_epochs - trainer.current_epoch
     hooks = ("optimizer_step", "configure_gradient_clipping")
     own = [hook for hook in hooks if is_overridden(hook, module)]
     callbacks = [type(each).__name__ for each in trainer.callbacks if isinstance(each, OTHER_STEPS)]
@@ -147,7 +148,8 @@ def _add_closed_loop(problems: Problems, trainer: Trainer, corrector: ClosedLoop
 
 
 def _add_open_loop(problems: Problems, trainer: Trainer, epochs: int) -> None:
-    loader, accumulated = trainer.train_dataloader, trainer.accumulate_grad_batches
+    loader = trainer.train_dataloader
+    accumulated = trainer.accumulate_grad_batches
     steps = epochs * -(-int(min(trainer.num_training_batches, 2**62)) // accumulated)
     problems.add(
         isinstance(loader, Iterator),
@@ -164,7 +166,9 @@ def _add_open_loop(problems: Problems, trainer: Trainer, epochs: int) -> None:
 
 def require_batches(sizes: list[int], trainer: Trainer, corrector: NetworkCorrector) -> None:
     """Raises if the mini-batches are not those of the learner."""
-    accumulated, learner, problems = trainer.accumulate_grad_batches, corrector.learner, Problems()
+    accumulated = trainer.accumulate_grad_batches
+    learner = corrector.learner
+    problems = Problems()
     if not sizes:
         raise InvalidInputError("the training loader gives no batch; expected at least one")
     full = all(accumulated * size == learner.batch_size for size in sizes[:-1])
@@ -191,7 +195,8 @@ class Places:
     """Where the inputs and the targets are in a batch, as `TargetCorrectionCallback` is told."""
 
     def __init__(self, inputs: int | str | Sequence[int | str] | None, targets: int | str) -> None:
-        self.inputs, self.targets = inputs, targets
+        self.inputs = inputs
+        self.targets = targets
 
     def split(self, batch: Any) -> tuple[Any, Tensor]:
         """Returns the inputs and the targets of a batch."""

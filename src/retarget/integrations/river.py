@@ -16,7 +16,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra, 
 from retarget.integrations.river_named import NamedFeatures
 from retarget.integrations.river_ridge import SequentialRidge
 from retarget.kernels import Features, Linear
-from retarget.learners import SGD
+from retarget.learners import SGD, described_river
 from retarget.streaming.corrector import TargetCorrector
 
 try:
@@ -27,8 +27,6 @@ except ImportError as error:
 
 __all__ = ["StreamingRidgeClassifier", "StreamingRidgeRegressor", "TargetCorrectionRegressor"]
 
-# The value that means no clipping in river.linear_model.
-NO_CLIPPING = 1e12
 Sample = dict[Hashable, Any]
 
 
@@ -56,7 +54,8 @@ class RidgeOnNames(base.Estimator):
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learns the rows of a frame in their order: the same as one by one, but faster."""
-        frame, given = dataframe.into_frame(X), dataframe.into_series(y)
+        frame = dataframe.into_frame(X)
+        given = dataframe.into_series(y)
         if len(frame) != len(given):
             raise InvalidInputError(
                 f"X has {len(frame)} rows and y has {len(given)}; expected the same number of rows"
@@ -254,7 +253,9 @@ class TargetCorrectionRegressor(base.Wrapper, base.Regressor):
         self._corrector = _corrector_of(model, corrector)
         self._named = NamedFeatures("linear", most=max_features)
         self._waiting: list[tuple[Sample, float]] = []
-        self._samples, self._squares, self.largest_target = 0, 0.0, 0.0
+        self._samples = 0
+        self._squares = 0.0
+        self.largest_target = 0.0
 
     @property
     def _wrapped_model(self) -> Any:
@@ -347,8 +348,7 @@ def _corrector_of(model: Any, corrector: Any) -> TargetCorrector:
 def _described(model: Any) -> tuple[Linear | Features, SGD]:
     """Returns the exact kernel and steps of a model.
 
-    river's squared loss has no factor 1/2, which doubles the rate. The intercept has its own rate,
-    which makes it the weight of a constant feature: the square root of the ratio of the rates.
+    The intercept is the weight of a constant feature.
     """
     if isinstance(model, compose.Pipeline):
         raise InvalidTypeError(
@@ -360,34 +360,19 @@ def _described(model: Any) -> tuple[Linear | Features, SGD]:
         "losses.Squared and no penalty (for an approximate correction of another model, give an "
         "rt.TargetCorrector with a kernel and an rt.SGD that approximate it)"
     )
-    if type(model) is not linear_model.LinearRegression:
-        raise InvalidTypeError(f"model is a {type(model).__name__}{instead}")
-    rates = model.optimizer.lr, model.intercept_lr
-    parts = model.optimizer, model.loss, model.initializer
-    optimizer, loss, initializer = (type(part) for part in parts)
-    steady = all(type(rate) is optim.schedulers.Constant for rate in rates)
-    for wrong, reason in (
-        (optimizer is not optim.SGD, f"its optimizer is {optimizer.__name__}"),
-        (loss is not optim.losses.Squared, f"its loss is {loss.__name__}"),
-        (not steady, "a rate changes with time"),
-        (model.l1 != 0 or model.l2 != 0, "it has a penalty (l1 or l2)"),
-        (
-            model.clip_gradient < NO_CLIPPING,
-            f"it clips gradients at {model.clip_gradient:g}",
-        ),
-        (
-            initializer is not optim.initializers.Zeros,
-            f"its weights start from {initializer.__name__}",
-        ),
-    ):
-        if wrong:
-            raise InvalidInputError(f"the model cannot be corrected exactly, as {reason}{instead}")
-    rate, intercept_rate = (float(each.learning_rate) for each in rates)
-    learner = SGD(lr=2 * rate)
-    if intercept_rate == 0:
-        return Linear(), learner
-    constant = math.sqrt(intercept_rate / rate)
-    return Features(functools.partial(_with_constant, constant)), learner
+    try:
+        steps = described_river(model)
+    except InvalidTypeError as error:
+        raise InvalidTypeError(f"{error}{instead}") from error
+    except InvalidInputError as error:
+        raise InvalidInputError(f"no correction of the model is exact: {error}{instead}") from error
+    if model.l2 != 0:  # river shrinks only the weights of the features that a sample has
+        raise InvalidInputError(
+            f"no correction of the model is exact: it has an l2 penalty{instead}"
+        )
+    if steps.constant == 0:
+        return Linear(), steps.learner
+    return Features(functools.partial(_with_constant, steps.constant)), steps.learner
 
 
 def _with_constant(constant: float, X: np.ndarray) -> np.ndarray:

@@ -120,7 +120,8 @@ class NamedFeatures:
         return drawn
 
     def _features(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
-        known, half = len(self._places), self._half
+        known = len(self._places)
+        half = self._half
         inputs = np.zeros((*values.shape[:-1], known + 1))
         # unknown names go to an extra column, which is dropped
         inputs[..., [self._places.get(name, known) for name in names]] = values

@@ -109,7 +109,8 @@ class SequentialRidge:
         """Learns n samples (n, m) with targets (n, c) in their order, or none if interrupted."""
         ahead = copy.deepcopy(self)
         for first in range(0, len(phi), BLOCK):
-            rows, wanted = phi[first : first + BLOCK], targets[first : first + BLOCK]
+            rows = phi[first : first + BLOCK]
+            wanted = targets[first : first + BLOCK]
             if not ahead._learn_block(rows, wanted):
                 for sample in zip(rows, wanted, strict=True):
                     ahead.learn(*sample)
@@ -117,7 +118,8 @@ class SequentialRidge:
 
     def _learn_block(self, phi: np.ndarray, targets: np.ndarray) -> bool:
         """Learns a few samples at once; returns False if that would cost too many digits."""
-        before, n = self._learned, len(phi)
+        before = self._learned
+        n = len(phi)
         weights = before.widened(targets.shape[1], phi.shape[1])
         phi = np.hstack([np.ones((n, 1)), phi])
         with one_thread():
@@ -176,7 +178,8 @@ class DriftingWeights:
     """
 
     def __init__(self, features: int, gamma: float, discount: float) -> None:
-        self.gamma, self.discount = as_positive("gamma", gamma), as_positive("discount", discount)
+        self.gamma = as_positive("gamma", gamma)
+        self.discount = as_positive("discount", discount)
         if self.discount > 1:
             raise InvalidInputError(f"discount is {discount!r}; expected above 0 and at most 1")
         self._scale = 1.0
@@ -196,7 +199,8 @@ class DriftingWeights:
 
         P is right once these were called, within `one_thread`. New features were 0 so far.
         """
-        after, updates = shallow(self), list[Update]()
+        after = shallow(self)
+        updates = list[Update]()
         if len(phi) > len(self._matrix):
             after._grow(len(phi))
         spread: np.ndarray = dsymv(self._scale, after._matrix, phi, lower=1)  # P phi
@@ -204,7 +208,8 @@ class DriftingWeights:
         gain = np.zeros_like(phi)
         if variance > 0:  # only rounding can make it negative: there is nothing left to learn here
             total = self.gamma + variance
-            share, gain = -1 / (total * self._scale), spread / total
+            share = -1 / (total * self._scale)
+            gain = spread / total
             updates.append(partial(dsyr, share, spread, lower=1, a=after._matrix, overwrite_a=1))
         if self.discount < 1:
             updates += after._drift()
@@ -212,15 +217,21 @@ class DriftingWeights:
 
     def block(self, phi: np.ndarray) -> _Block | None:
         """Returns what n samples (n, m) do together; None if rounding could reach the ridge."""
-        n, a, after = len(phi), self.discount, shallow(self)
+        n = len(phi)
+        a = self.discount
+        after = shallow(self)
         if phi.shape[1] > len(self._matrix):
             after._grow(phi.shape[1])
-        P, t = after.covariance, np.arange(n + 1)
+        P = after.covariance
+        t = np.arange(n + 1)
         fall = np.repeat(a ** t[:, None], phi.shape[1], axis=1)
         fall[:, 0] = 1  # the constant is a random walk
         # what the noise adds by time t to the variance of a weight, and of the constant
-        noise, walk = 1 - a ** (2 * t), (1 - a * a) * t
-        kept, end, features = phi * fall[:n], fall[n], phi[:, 1:]
+        noise = 1 - a ** (2 * t)
+        walk = (1 - a * a) * t
+        kept = phi * fall[:n]
+        end = fall[n]
+        features = phi[:, 1:]
         reached = kept @ P
         earlier = np.minimum(t[:n, None], t[:n])
         K = reached @ kept.T + walk[earlier]
@@ -236,7 +247,8 @@ class DriftingWeights:
         gain = solve_triangular(root, gain, lower=True)
         left = end[:, None] * P * end - gain.T @ gain
         left[np.diag_indices(len(left))] += [walk[n], *[noise[n]] * (len(left) - 1)]
-        after._matrix, after._scale = np.asfortranarray(left), 1.0
+        after._matrix = np.asfortranarray(left)
+        after._scale = 1.0
         return _Block(kept, root, gain, end, after)
 
     def _grow(self, features: int) -> None:
@@ -248,8 +260,10 @@ class DriftingWeights:
 
     def _drift(self) -> list[Update]:
         """P <- a^2 P + (1 - a^2) I, except for the constant, for which a = 1."""
-        a, matrix = self.discount, self._matrix
-        constant, others = matrix[:1, 0], matrix[1:, 0]
+        a = self.discount
+        matrix = self._matrix
+        constant = matrix[:1, 0]
+        others = matrix[1:, 0]
         diagonal = matrix.ravel(order="K")[:: len(matrix) + 1]
         self._scale *= a * a
         updates: list[Update] = [

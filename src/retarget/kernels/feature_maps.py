@@ -207,7 +207,9 @@ class _CombinedOutputs(nn.Module):
 
     def __init__(self, network: nn.Module, count: int, seed: int) -> None:
         super().__init__()
-        self.network, self.count, self.seed = network, count, seed
+        self.network = network
+        self.count = count
+        self.seed = seed
 
     def forward(self, samples: Samples, /) -> Tensor:  # positional, so that a dict is not unpacked
         outputs = outputs_of(self.network, samples).flatten(1)
@@ -250,7 +252,8 @@ def _fingerprint(value: Any, within: tuple[int, ...]) -> str:
         name = f"{value.__module__}.{value.__qualname__}"
         nameless = "<" in name or value.__closure__ is not None
         return f"{name} {os.getpid()} {id(value)}" if nameless else name
-    parts, kind = _parts_of(value), type(value).__qualname__
+    parts = _parts_of(value)
+    kind = type(value).__qualname__
     if parts is not None:
         texts = [_fingerprint(each, (*within, id(value))) for each in parts]
         return f"{kind} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"

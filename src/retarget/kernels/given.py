@@ -145,7 +145,8 @@ class PrecomputedKernel(Kernel):
         return rows.to(device=self.K.device, dtype=torch.int64)
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
-        rows, columns = _as_slice(A), _as_slice(B)
+        rows = _as_slice(A)
+        columns = _as_slice(B)
         if rows is not None and columns is not None:  # a stream in order: nothing to look up
             return self.K[rows, columns].clone()
         if 6 * B.shape[0] < self.K.shape[0]:

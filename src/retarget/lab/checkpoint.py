@@ -39,7 +39,9 @@ class Checkpoint:
             )
         for method in run.methods:
             _require_state(method)
-        self._path, self._run, self._description = path, run, _describe(run)
+        self._path = path
+        self._run = run
+        self._description = _describe(run)
 
     def save(self) -> None:
         """Saves the run as it is now; an older file stays until the new one is complete."""

@@ -41,7 +41,9 @@ def unknown_key(place: str, known: Sequence[str]) -> Mistake:
 def value_mistakes(error: ValidationError, place: Callable[[str], str]) -> Iterator[Mistake]:
     """Yields each problem that pydantic has found; `place` returns where in the file a key is."""
     for detail in error.errors():
-        kind, message, loc = detail["type"], detail["msg"], detail["loc"]
+        kind = detail["type"]
+        message = detail["msg"]
+        loc = detail["loc"]
         if kind == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]:
             continue  # only due to a value in it, which is reported separately
         key, *inner = (str(part) for part in loc or ("",))
@@ -300,10 +302,12 @@ class Experiment(BaseModel):
         If there are unknown names, missing parameters are not reported: they may be misspelt.
         """
         unknown = list(self._unknown_parameters())
-        cases, kind = self.cases or {"": Case()}, self.kind.config
+        cases = self.cases or {"": Case()}
+        kind = self.kind.config
         fields = list(kind.model_fields)  # looked up once, since pydantic is slow at it
         swept = {name for case in cases.values() for name in self.grid | case.grid}
-        planned, problems = dict[str, PlannedRun](), list(unknown)
+        planned = dict[str, PlannedRun]()
+        problems = list(unknown)
         for name, case in cases.items():
             grid = _without(self.grid, case.parameters) | case.grid
             for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
@@ -337,7 +341,8 @@ class Experiment(BaseModel):
 
     def _place(self, key: str, case: str) -> str:
         """Returns where a parameter's value comes from, or should, by precedence."""
-        tables, prefix = self.tables(), f"cases.{case}." if case else ""
+        tables = self.tables()
+        prefix = f"cases.{case}." if case else ""
         places = [f"{prefix}grid", f"{prefix}parameters", "grid", "parameters"]
         place = next((place for place in places if key in tables[place]), places[1])
         return f"{place}.{key}" if key else place

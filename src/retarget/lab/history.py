@@ -41,17 +41,17 @@ class History:
 
     @property
     def average_accuracy(self) -> np.ndarray:
-        """(M,) see `average_accuracy`."""
+        """(M,) the mean accuracy over all tasks, at the end."""
         return average_accuracy(self.matrix)
 
     @property
     def forgetting(self) -> np.ndarray:
-        """(M,) see `forgetting`."""
+        """(M,) how far the accuracy on earlier tasks has fallen from its best, on average."""
         return forgetting(self.matrix)
 
     @property
     def backward_transfer(self) -> np.ndarray:
-        """(M,) see `backward_transfer`."""
+        """(M,) how far later tasks have changed the accuracy on earlier ones, on average."""
         return backward_transfer(self.matrix)
 
 

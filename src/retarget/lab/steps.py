@@ -173,7 +173,8 @@ class PassPlan:
         """Plans mini-batches of the samples at (M, n) positions, in order; weights as `like`."""
         members, n = order.shape
         padding = ((0, 0), (0, -n % batch_size))
-        filled, views = np.pad(order, padding, mode="edge"), np.pad(shown, padding, mode="edge")
+        filled = np.pad(order, padding, mode="edge")
+        views = np.pad(shown, padding, mode="edge")
         real = np.broadcast_to(np.arange(filled.shape[1]) < n, filled.shape)
         positions, weights, chosen = (
             torch.from_numpy(values.reshape(members, -1, batch_size).swapaxes(0, 1).copy())
@@ -230,7 +231,8 @@ class Stepper:
     """Takes the steps of one pass, the run's `plan`, and calls the hooks of the methods."""
 
     def __init__(self, run: "Run", methods: Sequence[Method]) -> None:
-        self._run, self._methods = run, methods
+        self._run = run
+        self._methods = methods
         device = run.ensemble.device
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -264,7 +266,8 @@ class Stepper:
     def _take(self) -> None:
         run = self._run
         batch = run.batch(self._step)
-        outputs, batch.outputs = batch.outputs, batch.outputs.detach()
+        outputs = batch.outputs
+        batch.outputs = batch.outputs.detach()
         for method in self._methods:
             batch.targets = method.targets(run, batch)
         loss = run.loss(outputs, batch.targets, batch.weights)

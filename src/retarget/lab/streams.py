@@ -59,7 +59,8 @@ class TaskStream:
     classes: int
 
     def __post_init__(self) -> None:
-        sizes, tasks = self.test.sizes, len(self.train.sizes)
+        sizes = self.test.sizes
+        tasks = len(self.train.sizes)
         if len(sizes) != tasks:
             raise InvalidInputError(
                 f"test has {len(sizes)} tasks, but there are {tasks} to learn; expected one test "
@@ -199,7 +200,8 @@ def _by_class(
     relabel: bool,
 ) -> TaskStream:
     """Makes one task of each group: training samples are drawn and shuffled, test samples not."""
-    tasks, test_tasks = [], []
+    tasks = []
+    test_tasks = []
     for group in groups:
         drawn = []
         for label in group:
@@ -241,7 +243,8 @@ def _joined(name: str, tasks: LabeledTasks) -> Labeled:
 
 def _checked(name: str, X: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Returns samples and labels as tensors on one device."""
-    inputs, labels = as_tensor(name, X), as_tensor(f"labels of {name}", y)
+    inputs = as_tensor(name, X)
+    labels = as_tensor(f"labels of {name}", y)
     require_float(name, inputs, "convert the samples first")
     if inputs.ndim < 2 or not len(inputs):
         raise InvalidInputError(

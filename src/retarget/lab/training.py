@@ -207,7 +207,8 @@ class Run:
             methods: Methods whose hooks are called; empty for plain training.
             after_step: Called after each step with the number of samples in it.
         """
-        n, batch_size = order.shape[1], self.learners[0].batch_size
+        n = order.shape[1]
+        batch_size = self.learners[0].batch_size
         shown = np.zeros(order.shape, dtype=np.int64)
         if len(self.views) > 1:
             self.views.require_fit(self.train.inputs(0, slice(0, 1)))
@@ -215,7 +216,8 @@ class Run:
         self.plan = PassPlan.in_order(order, shown, batch_size, self.targets)
         for method in methods:
             method.on_epoch_start(self)
-        stepper, self.taken = Stepper(self, methods), 0
+        stepper = Stepper(self, methods)
+        self.taken = 0
         self.first_bad.fill_(NEVER)
         interval = STEPS_BETWEEN_CHECKS.get(self.ensemble.device.type, 250)
         for step in range(1, len(self.plan) + 1):
@@ -281,7 +283,8 @@ class Run:
         if (first == NEVER).all():
             return
         members = (first != NEVER).nonzero()[:, 0].tolist()
-        member, step = int(first.argmin()), int(first.min())
+        member = int(first.argmin())
+        step = int(first.min())
         causes = [method.likely_cause(self, member) for method in self.methods]
         rate = self.learners[member].rate(0)
         high = f"its learning rate, {rate:g}, is probably too high for this network: try a third"
@@ -308,10 +311,12 @@ def _learn_task(run: Run, bar: PatientBar) -> None:
         for method in run.methods:
             method.on_task_start(run)
         run.order = np.tile(np.arange(run.span.start, run.span.stop), (len(run.ensemble), 1))
-    end, every = int(run.epochs) * run.span.stop, run.evaluate_every
+    end = int(run.epochs) * run.span.stop
+    every = run.evaluate_every
 
     def after_step(samples: int) -> None:
-        before, run.seen = run.seen, min(run.seen + samples, end)
+        before = run.seen
+        run.seen = min(run.seen + samples, end)
         bar.advance(samples)
         # with a mini-batch that is not full, the count may skip a multiple
         due = every and run.seen // every > before // every
@@ -335,7 +340,9 @@ def _learn_task(run: Run, bar: PatientBar) -> None:
         run.ended += 1
     run.seen = end
     run.evaluate(run.task + 1)
-    run.task, run.passes, run.ended = run.task + 1, 0, 0
+    run.task += 1
+    run.passes = 0
+    run.ended = 0
     run.checkpoint()
 
 
@@ -399,7 +406,8 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
             "samples of shape": tuple(stream.train.inputs.shape[1:]),
         }
 
-    first, expected = streams[0], described(streams[0])
+    first = streams[0]
+    expected = described(streams[0])
     dtype = next(iter(ensemble.parameters.values())).dtype
     for i, stream in enumerate(streams):
         for what, got in described(stream).items():

@@ -69,7 +69,9 @@ class Corrector(ABC):
                 f"kernel is {kernel!r:.80}; expected a function that makes a kernel from a network,"
                 " such as rt.EmpiricalNTK itself, or functools.partial of it with options"
             )
-        self.module, self.learner, self.options = module, learner, options
+        self.module = module
+        self.learner = learner
+        self.options = options
         self.block_size: int = options.block_size
         self.params = None if params is None else list(trained_parameters(module, params))
         given: dict[str, Any] = {} if params is None else {"params": self.params}
@@ -145,7 +147,8 @@ class Corrector(ABC):
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
-            learner, options = SGD(**values["learner"]), values["options"]
+            learner = SGD(**values["learner"])
+            options = values["options"]
             loaded = cls(module, learner, kernel=kernel, **options)
             loaded.restore(values, tensors)
         return loaded

@@ -42,7 +42,8 @@ from retarget.text import as_seed
 from retarget.theory.iterative import check_correction
 
 # Relative errors above which steps were too long, and below which they could be longer.
-TOO_FAR, NEAR = 0.5, 0.25
+TOO_FAR = 0.5
+NEAR = 0.25
 MOST_DAMPING = 64.0  # times the user's value
 
 
@@ -153,7 +154,8 @@ class ClosedLoopCorrector(Corrector):
         options = options.checked(learner)
         super().__init__(module, learner, options, kernel, params, preconditioner)
         self.replay = options.replay
-        self._steps, self._damping = 0, options.damping
+        self._steps = 0
+        self._damping = options.damping
         self._leader = TangentLearner(
             module, options.gamma, options.features, params=self.params, seed=options.seed
         )
@@ -202,13 +204,15 @@ class ClosedLoopCorrector(Corrector):
                 f"X has {len(targets)} samples, but block_size is {self.block_size}; in the closed "
                 "loop, give one block at a time and train on it before the next"
             )
-        self._leader, self._stored = self._leader.fork(), copy.copy(self._stored)
+        self._leader = self._leader.fork()
+        self._stored = copy.copy(self._stored)
         self._watch.compare(self.module)
         self._leader.learn(samples, targets)
         added = self._stored.draw(count(samples))
         self._stored.offer(samples)
         block = samples if added is None else join([samples, added])
-        K, f = tangent_kernel(self.kernel, block), outputs(self.module, block)
+        K = tangent_kernel(self.kernel, block)
+        f = outputs(self.module, block)
         aim = self._leader.predict(block).to(f).reshape(f.shape)
         self._damping = self._next_damping(self._watch.last)
         Z, expected = closed_loop_targets(K, f, aim, self.learner, self._damping, self._steps)
@@ -260,11 +264,13 @@ class ClosedLoopCorrector(Corrector):
                 "the options of the saved TangentLearner differ from the corrector's"
             )
         self._leader = leader
-        self._steps, self._damping = int(state["steps"]), float(state["damping"])
+        self._steps = int(state["steps"])
+        self._damping = float(state["damping"])
         least = self.options.damping
         if not least <= self._damping <= MOST_DAMPING * least:
             raise InvalidInputError(f"damping is {self._damping}; expected {least} or more")
-        replay, watch = part_of(state, "replay"), part_of(state, "watch")
+        replay = part_of(state, "replay")
+        watch = part_of(state, "watch")
         self._stored.load_state_dict(replay, self._samples_of(replay))
         outputs = self._first[1].shape[1] if self._first is not None else 0
         self._watch.load_state_dict(watch, self._samples_of(watch), outputs)
@@ -289,7 +295,8 @@ class StoredSamples(Reservoir):
         """Keeps each sample of a block with the same probability as all earlier ones."""
         if not self.capacity:
             return
-        room, random = self.capacity - len(self), self._random(1)
+        room = self.capacity - len(self)
+        random = self._random(1)
         before = take(samples, slice(0, 0)) if self.samples is None else self.samples
         self.samples = join([before, take(samples, slice(0, room))])  # other copies keep the old
         for row in range(count(samples)):
@@ -308,7 +315,8 @@ class StoredSamples(Reservoir):
 
     def load_state_dict(self, state: dict[str, Any], samples: Samples | None) -> None:
         """Restores a state with these samples; call it on a new reservoir."""
-        self.offered, self.samples = int(state["offered"]), samples
+        self.offered = int(state["offered"])
+        self.samples = samples
         held = 0 if samples is None else count(samples)
         if held != len(self) or self.offered > MOST_SAMPLES:
             raise InvalidInputError(

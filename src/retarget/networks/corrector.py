@@ -202,7 +202,8 @@ class NetworkCorrector(Corrector):
             )
         kernel_module = copied(module) if frozen else module
         super().__init__(module, learner, options, kernel, params, preconditioner, kernel_module)
-        self.refresh, self.loss = refresh, loss
+        self.refresh = refresh
+        self.loss = loss
         self._rehearsal = self._rehearsed()
         self._trials: tuple[Trial, ...] = ()
         self._X: Samples = None  # of all tasks so far
@@ -296,7 +297,8 @@ class NetworkCorrector(Corrector):
         if tasks:
             self._trials = checked_trials(trials, self._rehearsal is not None)
             self._X = join([samples for samples, _ in tasks])
-            self._Y, self._corrected = torch.cat([true for _, true in tasks]), targets.clone()
+            self._Y = torch.cat([true for _, true in tasks])
+            self._corrected = targets.clone()
             self._sizes = [len(true) for _, true in tasks]
             self._first = without_rows(*tasks[0])
 
@@ -339,16 +341,20 @@ class NetworkCorrector(Corrector):
         self, K: Tensor, X: Samples, Y: Tensor, sizes: list[int], dtype: torch.dtype
     ) -> Tensor:
         """Returns the targets of the last of the tasks, in this dtype, as the trials chose."""
-        options, learner, Y = self.options, self.learner, Y.double()
+        options = self.options
+        learner = self.learner
+        Y = Y.double()
         task = slice(len(Y) - sizes[-1], None)
-        gamma, ridge = options.gamma, options.ridge
+        gamma = options.gamma
+        ridge = options.ridge
         if self._trials:
             chosen = next(trial for trial in self._trials if trial.chosen)
             if chosen.gamma is None or chosen.ridge is None:
                 if self._watch is not None:
                     self._watch.samples = None  # nothing to compare: the targets are the true ones
                 return Y[task].to(dtype, copy=True)  # not a view of those that are kept
-            gamma, ridge = chosen.gamma, chosen.ridge
+            gamma = chosen.gamma
+            ridge = chosen.ridge
         gamma = float(gamma)
         if options.kind == "iterative":
             form = self.block_size, ridge, options.parts, options.first_block
@@ -384,7 +390,8 @@ class NetworkCorrector(Corrector):
         """Notes where the network's outputs should be after training on a task, at its end."""
         if self._watch is None or self.learner.momentum:  # outputs do not show a velocity
             return
-        module, before = self._kernel_module, outputs(self._kernel_module, X)
+        module = self._kernel_module
+        before = outputs(self._kernel_module, X)
         decaying = None
         if self.learner.weight_decay:
             decaying = decaying_part(module, X, trained_parameters(module, self.params))
@@ -408,7 +415,8 @@ class NetworkCorrector(Corrector):
         if samples is None:
             return
         targets = as_targets("targets", state["targets"])
-        self._X, self._Y = samples, require_shape("targets", targets, count(samples), None)
+        self._X = samples
+        self._Y = require_shape("targets", targets, count(samples), None)
         self._sizes = [as_count("sizes", size) for size in state["sizes"]]
         if sum(self._sizes) != self.samples:
             raise InvalidInputError(

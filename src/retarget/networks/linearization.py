@@ -45,7 +45,8 @@ REMEMBERED = 0.8
 CHUNK = 256  # samples in one forward pass
 # A shorter distance counts as zero: relative to the outputs, and in units of the last digit of the
 # network's precision, because a block alone may be rounded differently than within its task.
-ROUNDING, LAST_DIGITS = 1e-9, 32
+ROUNDING = 1e-9
+LAST_DIGITS = 32
 
 
 class LinearizationWatch:
@@ -76,7 +77,8 @@ class LinearizationWatch:
     def expect(self, samples: Samples, before: Tensor, predicted: Tensor) -> None:
         """Stores the prediction for a block, and a copy of the block: a caller may reuse it."""
         self.samples = mapped(torch.clone, samples) if predicted.isfinite().all() else None
-        self.before, self.predicted = before, predicted
+        self.before = before
+        self.predicted = predicted
 
     def compare(self, module: nn.Module) -> None:
         """Compares the network with the prediction, and warns the first time that it is far off."""
@@ -89,10 +91,12 @@ class LinearizationWatch:
         way = float((self.predicted - self.before).norm())
         if way <= least or float((now - self.before).norm()) <= least:
             return  # no movement was expected, or none happened
-        gap, off = float((now - self.predicted).norm()), math.inf
+        gap = float((now - self.predicted).norm())
+        off = math.inf
         self.last = gap / way if math.isfinite(gap) else math.inf
         if math.isfinite(gap):
-            self._gap, self._way = REMEMBERED * self._gap + gap**2, REMEMBERED * self._way + way**2
+            self._gap = REMEMBERED * self._gap + gap**2
+            self._way = REMEMBERED * self._way + way**2
             off = math.sqrt(self._gap / self._way)
         if not self.warned and not off <= TOLERANCE:
             self.warned = True
@@ -116,7 +120,8 @@ class LinearizationWatch:
     def load_state_dict(self, state: dict[str, Any], samples: Samples | None, c: int) -> None:
         """Restores a state with these samples and c outputs; call it on a new watch."""
         self._gap, self._way = (as_non_negative("sums", part) for part in state["sums"])
-        self.warned, self.samples = bool(state["warned"]), samples
+        self.warned = bool(state["warned"])
+        self.samples = samples
         if samples is None:
             return
         for name in ("before", "predicted"):

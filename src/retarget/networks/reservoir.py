@@ -14,7 +14,8 @@ class Reservoir:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity, self.offered = capacity, 0
+        self.capacity = capacity
+        self.offered = 0
 
     def __len__(self) -> int:
         return min(self.offered, self.capacity)

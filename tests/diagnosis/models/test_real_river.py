@@ -48,18 +48,24 @@ def test_linear_regression_is_its_description(intercept_lr):
     assert 0.8 < found.agreement < 1 - 1e-6
 
 
+SLOWER = optim.schedulers.InverseScaling(0.1)
+
+
 def test_what_no_kernel_describes():
     stream = shifted(20)
     for options, reason in (
-        ({"optimizer": optim.Adam(0.01)}, "the optimizer Adam"),
-        ({"optimizer": optim.SGD(optim.schedulers.InverseScaling(0.1))}, "a rate that changes"),
-        ({"loss": optim.losses.Absolute()}, "the loss Absolute"),
-        ({"l1": 0.1}, "an l1 penalty"),
-        ({"clip_gradient": 5.0}, "gradients clipped at 5"),
-        ({"initializer": optim.initializers.Normal(seed=1)}, "the initializer Normal"),
+        ({"optimizer": optim.Adam(0.01)}, "its optimizer is Adam"),
+        (
+            {"optimizer": optim.SGD(optim.schedulers.InverseScaling(0.1))},
+            "a rate changes with time",
+        ),
+        ({"loss": optim.losses.Absolute()}, "its loss is Absolute"),
+        ({"l1": 0.1}, "it has an l1 penalty"),
+        ({"clip_gradient": 5.0}, "it clips gradients at 5"),
+        ({"initializer": optim.initializers.Normal(seed=1)}, "its weights start from Normal"),
     ):
         model = opened(linear_model.LinearRegression(**options), stream)
-        with pytest.raises(NoDescriptionError, match=f"LinearRegression of river with {reason}"):
+        with pytest.raises(NoDescriptionError, match=f"LinearRegression of river: {reason}"):
             describe(model, None)
 
 

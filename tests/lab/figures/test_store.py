@@ -175,9 +175,9 @@ def test_the_source_counts_byte_by_byte_wherever_it_lies(tmp_path):
         changed = source_hash(copied)
         path.write_bytes(content)
         assert changed != own, path
-    (copied / "theory" / "losses.py").rename(copied / "theory" / "moved.py")
+    (copied / "engine" / "losses.py").rename(copied / "engine" / "moved.py")
     moved = source_hash(copied)
-    (copied / "theory" / "moved.py").unlink()
+    (copied / "engine" / "moved.py").unlink()
     assert len({own, moved, source_hash(copied)}) == 3
 
 

@@ -28,11 +28,10 @@ from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeE
 from retarget.import_path import USER_ERRORS, reason
 from retarget.kernels import EmpiricalNTK, Features
 from retarget.kernels.feature_maps import feature_map
-from retarget.learners import SGD
+from retarget.learners import SGD, described_river
 from retarget.settings import in_plain_torch
 
 MOST_ROWS = 4000  # for a dense kernel
-LARGEST_CLIP = 1e9  # a larger clipping threshold never has an effect
 SMALL = 1e-8  # relative differences below this are rounding
 
 
@@ -137,38 +136,23 @@ def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
 
 def _describe_linear_regression(model: OneByOneModel) -> Description:
     own = model.original
-    kind = type(model.original)
-    if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
+    try:
+        steps = described_river(own)
+    except InvalidTypeError as error:
         raise NoDescriptionError(
             f"No known kernel describes {model.name}; among models with learn_one, one is known "
             "for river's LinearRegression with optim.SGD and the squared loss."
-        )
-    optimizer, loss, begins = (
-        type(part).__name__ for part in (own.optimizer, own.loss, own.initializer)
-    )
-    schedules = own.optimizer.lr, own.intercept_lr
-    constant = all(type(schedule).__name__ == "Constant" for schedule in schedules)
-    reasons = {
-        f"the optimizer {optimizer}": optimizer != "SGD",
-        f"the loss {loss}": loss != "Squared",
-        "a rate that changes": not constant,
-        f"the initializer {begins}": begins != "Zeros",
-        "an l1 penalty": own.l1 != 0,
-        f"gradients clipped at {own.clip_gradient:g}": own.clip_gradient < LARGEST_CLIP,
-    }
-    wrong = [reason for reason, holds in reasons.items() if holds]
-    if wrong:
-        raise NoDescriptionError(f"No kernel describes {model.name} with {', '.join(wrong)}.")
-    lr, intercept_lr = (float(schedule.learning_rate) for schedule in schedules)
+        ) from error
+    except InvalidInputError as error:
+        raise NoDescriptionError(f"No kernel describes {model.name}: {error}.") from error
     return _linear(
-        f"One pass of SGD on the linear kernel at the rate {2 * lr:g}, twice river's, whose "
-        "squared loss is not halved",
-        # SGD(2 lr, decay) decays by 2 lr decay per step, river by lr l2
-        SGD(2 * lr, weight_decay=own.l2 / 2),
+        f"One pass of SGD on the linear kernel at the rate {steps.learner.rate(0):g}, twice "
+        "river's, whose squared loss is not halved",
+        steps.learner,
         model.outputs,
-        constant=float(np.sqrt(intercept_lr / lr)),
+        constant=steps.constant,
         penalty=f"l2 = {own.l2:g}" if own.l2 else "",
-        start=float(own.intercept_init),
+        start=steps.intercept,
     )
 
 

@@ -284,7 +284,7 @@ class LogisticFit(OfflineLearner):
     def predictions(
         self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
-        """See `OfflineLearner`."""
+        """(m, c) its prediction for each new block, once it has learned that block."""
         past = len(self)
         corner = self.extend(rows, Y, start)
         logits = []
@@ -344,11 +344,11 @@ class LogisticFit(OfflineLearner):
         return self.coefficients[:n]
 
     def warn_once(self) -> bool:
-        """See `OfflineLearner`."""
+        """Warns once if few digits are correct; returns whether it has ever warned."""
         return self.factor.warn_once()
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """See `OfflineLearner`."""
+        """Returns an independent learner that continues from here."""
         fork = shallow(self)
         fork._gram, fork.factor = gram, self.factor.fork(gram)
         fork._Y, fork._start = self._Y.fork(), self._start.fork()
@@ -356,7 +356,7 @@ class LogisticFit(OfflineLearner):
         return fork
 
     def state_dict(self) -> dict[str, Any]:
-        """See `OfflineLearner`."""
+        """Returns the state as named tensors and numbers."""
         state = {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
         if len(self):
             state |= {"Y": self._Y.rows, "start": self._start.rows, "roots": self._roots.rows}
@@ -364,7 +364,7 @@ class LogisticFit(OfflineLearner):
         return state
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
-        """See `OfflineLearner`."""
+        """Restores a saved state after `learned` samples."""
         self.factor.load_state_dict(part_of(state, "factor"))
         n, count = shape
         if len(self) != n:

@@ -159,7 +159,8 @@ def _launch(
     """A stage with this push instead of its own; the first stage has the plan as its source."""
     channels, _, width = source.shape if source else (1, 1, stage.pull[1].inputs)
     rows, columns = source.pairs if source else (_same(stage.pull[0].inputs), _same(width))
-    slope, weight = stage.slope or 0.0, stage.weight_variance / channels
+    slope = stage.slope or 0.0
+    weight = stage.weight_variance / channels
     factor = (1 - slope) ** 2 / (2 * math.pi)
     return Launch(
         _axis(stage.pull[0], push[0], stage.pairs[0] * stage.size[1], rows * width, weight, like),
@@ -214,7 +215,8 @@ def _split(push: Maps) -> tuple[Maps, Maps | None]:
 
     If windows overlap, the rectifier's values would be computed once for each of them.
     """
-    now, later = [], []
+    now = []
+    later = []
     for axis, longest in zip(push, (ROWS_POOLED, math.inf), strict=True):
         apart = len(axis.taps) <= axis.inputs
         at_once = apart and np.diff(axis.starts).max() <= longest
@@ -226,7 +228,8 @@ def _split(push: Maps) -> tuple[Maps, Maps | None]:
 
 def probe() -> None:
     """Compiles and runs the kernel: an error here means that it cannot be used."""
-    one, pair = PairMap.identity(1), np.zeros((1, 2), dtype=np.int64)
+    one = PairMap.identity(1)
+    pair = np.zeros((1, 2), dtype=np.int64)
     stage = Stage((one, one), (one, one), 2.0, 1.0, True, None, (pair, pair), (1, 1))
     samples = torch.arange(3.0, device="cuda")
     plan = InfinitePlan((1, 1, 1), (pair, pair), (stage,))
@@ -301,10 +304,12 @@ def _run(
     # Triton comes with torch for CUDA only; the tables above are made, and tested, without it.
     from retarget.kernels.infinite.triton import run_stage
 
-    rows, width = left.samples.shape[-1], BLOCK if itself else right.samples.shape[-1]
+    rows = left.samples.shape[-1]
+    width = BLOCK if itself else right.samples.shape[-1]
     n_rows, n_columns = launch.targets
     out = [left.samples.new_empty((n_rows, n_columns, rows, width)) for _ in range(1 + tangent)]
-    samples, number = (left.samples, right.samples), launch.rectifier
+    samples = (left.samples, right.samples)
+    number = launch.rectifier
     read = samples if launch.products else (stored[0], stored[-1])
     deviations = samples if number is None else (left.deviations[number], right.deviations[number])
     channels, height, across = left.samples.shape[:3]

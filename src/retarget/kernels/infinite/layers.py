@@ -169,7 +169,8 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
         case nn.Linear():
             return Dense(name, weight, bias)
         case nn.Conv2d():
-            kernel, dilation = _two(part.kernel_size), _two(part.dilation)
+            kernel = _two(part.kernel_size)
+            dilation = _two(part.dilation)
             before = after = (0, 0) if isinstance(part.padding, str) else _two(part.padding)
             if part.padding == "same":  # an odd pixel goes to the end, as in PyTorch
                 height, width = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
@@ -183,7 +184,8 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
         case nn.GELU():
             return Gelu(name)
         case nn.AvgPool2d():
-            kernel, padding = _two(part.kernel_size), _two(part.padding)
+            kernel = _two(part.kernel_size)
+            padding = _two(part.padding)
             if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
                 raise _refuse(
                     name, part, "expected padding of at most half the kernel, as PyTorch does"
@@ -209,7 +211,8 @@ def _refuse(name: str, part: nn.Module, why: str) -> InvalidInputError:
 def _check_order(layers: list[Layer]) -> None:
     """Rejects orders that PyTorch could not run, or that have no Gaussian limit here."""
     images: bool | None = None  # None: unknown until a layer decides it
-    gaussian, rectified = False, False
+    gaussian = False
+    rectified = False
     for layer in layers:
         if isinstance(layer, OnImages):
             if images is False:
@@ -225,7 +228,8 @@ def _check_order(layers: list[Layer]) -> None:
         elif isinstance(layer, Dense | Flat):
             images = False
         if isinstance(layer, Weighted):
-            gaussian, rectified = True, False
+            gaussian = True
+            rectified = False
         elif isinstance(layer, Rectifier | Gelu):
             # a rectifier of rectified values is a rectifier; no other nonlinearity may follow one
             merges = rectified and isinstance(layer, Rectifier)
@@ -236,7 +240,8 @@ def _check_order(layers: list[Layer]) -> None:
                     "infinite width; expected a Linear or Conv2d between it and the input, and "
                     "between it and an earlier nonlinearity"
                 )
-            gaussian, rectified = False, isinstance(layer, Rectifier)
+            gaussian = False
+            rectified = isinstance(layer, Rectifier)
         elif isinstance(layer, Pool | AdaptivePool):
             rectified = False  # an average of rectified values: neither Gaussian nor rectified
     if not any(isinstance(layer, Weighted) for layer in layers):
@@ -268,5 +273,6 @@ def _normal_form(layers: list[Layer]) -> Iterator[Layer]:
             flat = flat or [layer]
         else:
             yield from [*nonlinear, *flat, layer]
-            nonlinear, flat = [], []
+            nonlinear = []
+            flat = []
     yield from [*nonlinear, *flat]

@@ -103,7 +103,10 @@ class InfiniteNTK(Kernel):
             raise InvalidInputError(f"kind is {kind!r}; expected 'ntk' or 'nngp'")
         if engine not in ("auto", "fused", "torch"):
             raise InvalidInputError(f"engine is {engine!r}; expected 'auto', 'fused' or 'torch'")
-        self._layers, self.kind, self.progress, self.engine = layers, kind, progress, engine
+        self._layers = layers
+        self.kind = kind
+        self.progress = progress
+        self.engine = engine
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{layer.name}: {type(layer).__name__}" for layer in self._layers)
@@ -185,7 +188,8 @@ class InfiniteNTK(Kernel):
             "the kernel matrix", math.prod(shape), ready[0], "compute it in several calls, by rows"
         )
         engine, program = self._program(ready[0])
-        tangent, steps = self.kind == "ntk", sum(map(len, ready)) + (pairs or 0)
+        tangent = self.kind == "ntk"
+        steps = sum(map(len, ready)) + (pairs or 0)
         with PatientBar("infinite-width kernel, pairs", steps, self.progress) as bar:
             packed = [engine.pack(program, each, tangent, bar.advance) for each in ready]
             K: Tensor = packed[0].diagonal

@@ -74,7 +74,8 @@ def probe() -> None:
 
 def make_program(plan: InfinitePlan, dtype: torch.dtype, device: torch.device) -> Program:
     """Lays a plan out for the compiled loops, in one precision."""
-    index, scale = _Writer(), _Writer()
+    index = _Writer()
+    scale = _Writer()
     work_size, places = _work_layout(plan)
     require_memory(
         "the covariances between all pixels that this network needs",
@@ -113,7 +114,8 @@ def _stage_fields(stage: Stage, channels: int, index: _Writer, scale: _Writer) -
     width = stage.size[1]
     starts, targets = push_y.transposed
     # a pixel's standard deviation and its inverse lie side by side
-    row_offsets, column_offsets = rows * (2 * width * LANES), columns * (2 * LANES)
+    row_offsets = rows * (2 * width * LANES)
+    column_offsets = columns * (2 * LANES)
     variance = stage.weight_variance / channels
     return {
         loops.ROWS: pull_y.outputs,
@@ -207,7 +209,8 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
     """The kernel (len(left), len(right)); only half is computed for `left` with itself."""
-    like, symmetric = left.diagonal, left is right
+    like = left.diagonal
+    symmetric = left is right
     K = like.new_empty((len(left), len(right)))
     out = K.numpy()
 

@@ -236,14 +236,18 @@ def _links(
 def _axis_layer(layer: Layer, axis: int, size: int) -> AxisLayer:
     windows: list[Sequence[int | None]] = [[i] for i in range(size)]
     if isinstance(layer, Conv):
-        kernel, stride, dilation = layer.kernel[axis], layer.stride[axis], layer.dilation[axis]
-        before, after = layer.padding_before[axis], layer.padding_after[axis]
+        kernel = layer.kernel[axis]
+        stride = layer.stride[axis]
+        dilation = layer.dilation[axis]
+        before = layer.padding_before[axis]
+        after = layer.padding_after[axis]
         starts = range(-before, size + after - dilation * (kernel - 1), stride)
         pixels = [range(start, start + dilation * kernel, dilation) for start in starts]
         windows = [[p if 0 <= p < size else None for p in window] for window in pixels]
         return AxisLayer(windows, [kernel] * len(windows), True)
     if isinstance(layer, Pool):
-        kernel, padding = layer.kernel[axis], layer.padding[axis]
+        kernel = layer.kernel[axis]
+        padding = layer.padding[axis]
         starts = range(-padding, size + padding - kernel + 1, layer.stride[axis])
         windows = [range(max(start, 0), min(start + kernel, size)) for start in starts]
         divisors = [kernel if layer.count_padding else len(window) for window in windows]

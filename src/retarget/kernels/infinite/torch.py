@@ -97,7 +97,8 @@ def make_program(plan: InfinitePlan, dtype: torch.dtype, device: torch.device) -
     stages = []
     for number, stage in enumerate(plan.stages):
         channels = 1 if number else plan.shape[0]
-        pull, push = both(stage.pull, stage.weight_variance / channels), both(stage.push, 1.0)
+        pull = both(stage.pull, stage.weight_variance / channels)
+        push = both(stage.push, 1.0)
         stages.append(StageTensors(stage, pull, push, put(*stage.pairs), put(*stage.diagonals)))
     return Program(plan, tuple(stages), put(*plan.pairs))
 
@@ -136,7 +137,8 @@ def in_tiles(
     K: Tensor = left.samples.new_empty((len(left), len(right)))
     pairs = max(1, pairs_at_once(numbers_per_pair, K))
     for tile in tiles(len(left), len(right), symmetric, pairs, block):
-        a, b = left.part(tile.top, tile.bottom), right.part(tile.first, tile.last)
+        a = left.part(tile.top, tile.bottom)
+        b = right.part(tile.first, tile.last)
         values = propagate(a, b)[: len(a), : len(b)]
         K[tile.top : tile.bottom, tile.first : tile.last] = values
         if K.is_cuda:
@@ -214,7 +216,8 @@ def _products(program: Program, left: Tensor, right: Tensor, itself: bool) -> Te
         x[:, :, rows[:, side, None], columns[None, :, side]].permute(1, 2, 3, 0).contiguous()
         for side, x in enumerate((left, right))
     )
-    a, b = a[..., None], b[..., None] if itself else b[..., None, :]
+    a = a[..., None]
+    b = b[..., None] if itself else b[..., None, :]
     if len(a) > CHANNELS_ADDED and b.shape[-1] > 1:
         return torch.matmul(a.movedim(0, -1).squeeze(-2), b.movedim(0, -2).squeeze(-3))
     S = a[0] * b[0]
@@ -228,7 +231,8 @@ def _apply(values: Tensor, maps: Maps) -> Tensor:
     (row_starts, row_taps), (starts, taps) = maps.rows, maps.columns
     if not len(row_taps) or not len(taps):  # only padding is seen
         return values.new_zeros((len(row_starts), len(starts), *values.shape[2:]))
-    columns, samples = values.shape[1], values.shape[2:]
+    columns = values.shape[1]
+    samples = values.shape[2:]
     values = embedding_bag(row_taps, values.flatten(1), row_starts, mode="sum")
     # along the second axis, as a sum over rows of the two axes flattened
     row = torch.arange(len(row_starts), device=values.device)[:, None]
@@ -284,7 +288,8 @@ def _rectify(
     a, a_inverse = left_sd[:, rows[:, 0, None], columns[:, 0], :, None]
     b, b_inverse = right_sd[:, rows[:, 1, None], columns[:, 1], None, :]
     if itself:
-        b, b_inverse = b.mT, b_inverse.mT
+        b = b.mT
+        b_inverse = b_inverse.mT
     if tensors.stage.gelu:
         return _gelu(S, theta, a, b, a_inverse, b_inverse)
     opposite = (S * a_inverse).mul_(b_inverse).clamp_(-1, 1).neg_()

@@ -53,25 +53,32 @@ def run_stage(
     `blocks` of right samples, or with `itself`, where blocks = 1, the same block of them.
     """
     # Neighboring programs work on the same samples, whose covariances are then still in cache.
-    target, tile = tl.program_id(0) % n_targets, tl.program_id(0) // n_targets
-    row, column = target // n_columns, target % n_columns
+    target = tl.program_id(0) % n_targets
+    tile = tl.program_id(0) // n_targets
+    row = target // n_columns
+    column = target % n_columns
     block = tile // blocks
     i = (block * BLOCK + tl.arange(0, BLOCK))[:, None]
     stored = (tile % blocks * BLOCK + tl.arange(0, BLOCK))[None, :]
     j = stored + itself * block * BLOCK
     place = i * width + stored
 
-    bias, trained = tl.load(numbers), tl.load(numbers + 1)
-    slope, factor = tl.load(numbers + 2), tl.load(numbers + 3)
+    bias = tl.load(numbers)
+    trained = tl.load(numbers + 1)
+    slope = tl.load(numbers + 2)
+    factor = tl.load(numbers + 3)
     S_sum = tl.zeros((BLOCK, BLOCK), S_out.dtype.element_ty)
     theta_sum = tl.zeros((BLOCK, BLOCK), S_out.dtype.element_ty)
     for y in range(tl.load(row_targets + 2 * row), tl.load(row_targets + 2 * row + 1)):
-        y_first, y_last = tl.load(row_sources + 4 * y), tl.load(row_sources + 4 * y + 1)
-        y_left, y_right = tl.load(row_sources + 4 * y + 2), tl.load(row_sources + 4 * y + 3)
+        y_first = tl.load(row_sources + 4 * y)
+        y_last = tl.load(row_sources + 4 * y + 1)
+        y_left = tl.load(row_sources + 4 * y + 2)
+        y_right = tl.load(row_sources + 4 * y + 3)
         for x in range(
             tl.load(column_targets + 2 * column), tl.load(column_targets + 2 * column + 1)
         ):
-            x_first, x_last = tl.load(column_sources + 4 * x), tl.load(column_sources + 4 * x + 1)
+            x_first = tl.load(column_sources + 4 * x)
+            x_last = tl.load(column_sources + 4 * x + 1)
             S = tl.zeros((BLOCK, BLOCK), S_out.dtype.element_ty)
             theta = tl.zeros((BLOCK, BLOCK), S_out.dtype.element_ty)
             for s in range(y_first, y_last):
@@ -79,7 +86,8 @@ def run_stage(
                     p = (tl.load(row_taps + 2 * s) + tl.load(column_taps + 2 * t)).to(tl.int64)
                     if PRODUCTS:
                         q = tl.load(row_taps + 2 * s + 1) + tl.load(column_taps + 2 * t + 1)
-                        a, b = left + p * left_stride + i, right + q.to(tl.int64) * right_stride + j
+                        a = left + p * left_stride + i
+                        b = right + q.to(tl.int64) * right_stride + j
                         for _ in range(channels):
                             S = tl.fma(tl.load(a), tl.load(b), S)
                             a += pixels.to(tl.int64) * left_stride

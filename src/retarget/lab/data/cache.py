@@ -134,7 +134,8 @@ def _states(paths: Mapping[str, Path]) -> list[list[int]]:
 
 def _computed(paths: Mapping[str, Path]) -> str:
     sizes = [path.stat().st_size for path in paths.values()]
-    whole, done = hashlib.sha256(), 0
+    whole = hashlib.sha256()
+    done = 0
     with PatientBar("checksums, MB", max(1, sum(sizes) // CHUNK)) as bar:
         for name, path in paths.items():
             digest = hashlib.sha256()
@@ -154,7 +155,8 @@ def _noted(note: Path, states: list[list[int]]) -> str | None:
     """Returns the checksum cached for files in this state; None if there is no valid one."""
     try:
         cached = json.loads(note.read_text("utf-8"))
-        known, checksum = cached["files"] == states, cached["sha256"]
+        known = cached["files"] == states
+        checksum = cached["sha256"]
         return checksum if known and len(bytes.fromhex(checksum)) == 32 else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

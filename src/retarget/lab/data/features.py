@@ -61,7 +61,8 @@ def image_features(
         InvalidTypeError: The images are not uint8, or a size is not a whole number.
     """
     pixels = _as_images(images)
-    size, batch_size = as_count("size", size), as_count("batch_size", batch_size)
+    size = as_count("size", size)
+    batch_size = as_count("batch_size", batch_size)
     compute = partial(_compute, backbone, pixels, size, batch_size, device, progress)
     if cache:
         code = Path(__file__).read_text(encoding="utf-8")

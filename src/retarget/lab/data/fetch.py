@@ -339,7 +339,8 @@ def check_file(file: DataFile, folder: Path) -> tuple[FileState, str]:
         return "wrong checksum", "; ".join(problems)
     if form:
         return "ok", "" if file.download in form else f"as {Path(form[0].name).parts[0]}"
-    path, lacking = folder / file.download.name, file.lacking(folder)
+    path = folder / file.download.name
+    lacking = file.lacking(folder)
     if path.exists():
         return "unreadable", f"{path} is not a file"
     whole = lacking == (file.download.name,)
@@ -400,7 +401,9 @@ class _RefusedError(Exception):
 
 
 def _receive(session: Any, address: str, file: DataFile, target: Path, progress: Progress) -> None:
-    wanted, digest, received = file.download, hashlib.sha256(), 0
+    wanted = file.download
+    digest = hashlib.sha256()
+    received = 0
     # The checksum is of the file itself, so it must not be compressed for transfer.
     options = {"headers": {"Accept-Encoding": "identity"}, "hooks": {"response": _limit_redirect}}
     with (

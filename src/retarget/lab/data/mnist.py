@@ -61,7 +61,8 @@ def load_mnist(folder: str | Path | None = None, *, download: bool = False) -> M
 
 
 def _read_pair(images_path: Path, labels_path: Path) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = read_idx(images_path, PIXELS), read_idx(labels_path)
+    images = read_idx(images_path, PIXELS)
+    labels = read_idx(labels_path)
     if len(images) != len(labels):
         raise InvalidInputError(
             f"{images_path} holds {len(images)} images, but {labels_path} holds {len(labels)} "

@@ -23,7 +23,8 @@ from retarget.lab.figures.pretrained import BackboneRun, name_of, stand_in_backb
 from retarget.lab.figures.training import TrainingSetup
 from retarget.lab.runs.compute import torch_threads
 
-HIDDEN, OBJECTS = 100, 50
+HIDDEN = 100
+OBJECTS = 50
 STAND_IN = "core50_standin.zip"
 
 
@@ -45,7 +46,8 @@ class Core50Run(BackboneRun):
 
     def setup(self) -> TrainingSetup:
         """Draws the stream and the network from the seed."""
-        folder, whole = data_folder(None), self.network == "whole"
+        folder = data_folder(None)
+        whole = self.network == "whole"
         sizes = (self.frames_per_session, self.image_size)
         data = _data(folder, self.data, self.backbone, *sizes, whole, self.device)
         stream = classes_in_tasks(data, self.seed, new_classes_tasks(self.seed))
@@ -103,7 +105,8 @@ def _data(
         return torch.from_numpy(features).to(device)
 
     with torch_threads(os.cpu_count() or 1):  # computed once and cached for all runs
-        train, test = inputs(frames.train_images), inputs(frames.test_images)
+        train = inputs(frames.train_images)
+        test = inputs(frames.test_images)
     train_objects, test_objects = (
         torch.from_numpy(objects).to(device)
         for objects in (frames.train_objects, frames.test_objects)

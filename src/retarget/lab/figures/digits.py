@@ -42,9 +42,13 @@ def run(config: Digits) -> pl.DataFrame:
     Columns: lr, quantity, learner, samples, value ("accuracy"); and lr, quantity, label, output,
     value ("effective target": the mean over a class of one output of its effective targets).
     """
-    data, kernel, classes = digits_stream(config.seed), RBF(config.width), 10
-    Y, learner = one_hot(data.labels_train, classes), SGD(lr=config.lr)
-    K, K_test = kernel(data.x_train), kernel(data.x_test, data.x_train)
+    data = digits_stream(config.seed)
+    kernel = RBF(config.width)
+    classes = 10
+    Y = one_hot(data.labels_train, classes)
+    learner = SGD(lr=config.lr)
+    K = kernel(data.x_train)
+    K_test = kernel(data.x_test, data.x_train)
     n = len(Y)
     stops = [*range(config.curve_every, n, config.curve_every), n]
     targets = {
@@ -80,7 +84,8 @@ def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
 def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     """Draws A: accuracy along the stream; B: what the online learner was taught, by class."""
     online = final_accuracies(table).filter(learner="online").sort("mean", descending=True)
-    best, largest = float(online["lr"][0]), max(table["lr"])
+    best = float(online["lr"][0])
+    largest = max(table["lr"])
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     letter(left, "A", "digits, class by class: accuracy on all ten classes")
     rates = {"offline": best, "online": best, "corrected": largest, "iterative": largest}
@@ -107,8 +112,10 @@ def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
 
 def summarize(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Shows accuracy by learner, at its best rate and at the largest, and what it means."""
-    final, rates = final_accuracies(table), table["lr"].n_unique()
-    largest, seeds = max(table["lr"]), table["seed"].n_unique()
+    final = final_accuracies(table)
+    rates = table["lr"].n_unique()
+    largest = max(table["lr"])
+    seeds = table["seed"].n_unique()
     names = [f"best of {rates} rates"] * (rates > 1) + [f"rate {largest:g}"]
     title = f"Test accuracy after the stream, mean ± SEM over {seeds} seeds"
     shown = table_of_numbers(title, ["learner"], names)

@@ -72,7 +72,8 @@ class MnistStream:
     def class_by_class(self) -> "MnistStream":
         """Returns the stream with all zeros first, then all ones, and so on."""
         order = np.argsort(self.labels, kind="stable")
-        K, K_test = self.K[np.ix_(order, order)], self.K_test[:, order]
+        K = self.K[np.ix_(order, order)]
+        K_test = self.K_test[:, order]
         return replace(self, K=K, Y=self.Y[order], K_test=K_test, labels=self.labels[order])
 
     def scores(
@@ -93,10 +94,12 @@ class MnistStream:
 
         The result is (stops, m, classes), and NaN once the learner has diverged.
         """
-        K, Y = self.K, self.Y
+        K = self.K
+        Y = self.Y
         if learner == "offline":
             return offline_learning_curve(K, Y, self.K_test, gamma, stops)
-        sgd, Z = SGD(lr=lr), Y
+        sgd = SGD(lr=lr)
+        Z = Y
         if learner == "corrected":
             Z = corrected_targets(K, Y, sgd, gamma)
         elif learner == "iterative":
@@ -263,7 +266,8 @@ def summarize_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 def _curves(stream: MnistStream, config: MnistCurves, order: str) -> Iterator[pl.DataFrame]:
     """Yields the scores of every learner, with its ridge and rate for this order."""
-    known, stops = config.model_dump(), config.stops
+    known = config.model_dump()
+    stops = config.stops
     for learner in LABELS:
         own = "" if order == "shuffled" else f"class_{learner}_"
         chosen = {name: known[own + name] for name in ("gamma", "lr") if own + name in known}
@@ -328,7 +332,8 @@ class MnistSweeps(MnistConfig):
 
 def run_sweeps(config: MnistSweeps) -> pl.DataFrame:
     """Computes scores at the end (A, B) and along the stream (C, D), by panel and setting."""
-    stream, stops = mnist_stream(config), config.stops
+    stream = mnist_stream(config)
+    stops = config.stops
     gammas, rates = (
         np.logspace(first, last, config.sweep_points)
         for first, last in (config.offline_gamma_powers, config.online_lr_powers)

@@ -151,7 +151,8 @@ def draw_curves(table: pl.DataFrame) -> Figure:
 
 def summarize_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Shows the final accuracy of each case and, for several tasks, forgetting."""
-    several, parts = len(task_ends(table)) > 1, settings(table, PARAMETERS)
+    several = len(task_ends(table)) > 1
+    parts = settings(table, PARAMETERS)
     plain = next((part.table for part in parts if part.name == BASELINE), None)
     names = ["accuracy"] + [f"less {BASELINE}'s"] * (plain is not None)
     names += ["forgetting", "backward transfer"] if several else ["after one pass"]
@@ -240,7 +241,8 @@ def draw_sweeps(table: pl.DataFrame) -> Figure:
         title, along = PANELS.get(case, ("", ""))
         if along not in part.columns:
             numbers = [name for name in _varied(part) if part[name].dtype.is_numeric()]
-            title, along = case or "all runs", next(iter(numbers), "")
+            title = case or "all runs"
+            along = next(iter(numbers), "")
         if along:
             sweeps.append((case, title, along, part))
         else:  # text may be swept, which has no axis
@@ -249,7 +251,8 @@ def draw_sweeps(table: pl.DataFrame) -> Figure:
                 for setting in settings(part, PARAMETERS)
             ]
     first = int(bool(curves))  # position of the first sweep
-    count, shown = first + len(sweeps), sweeps[: MOST_PANELS - first]
+    count = first + len(sweeps)
+    shown = sweeps[: MOST_PANELS - first]
     rows = -(-(first + len(shown)) // 2)
     with figure_style():
         figure = Figure(figsize=(9.5, 3.6 * max(rows, 1)))
@@ -329,13 +332,15 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
     for part, (color, marker) in zip(parts, sweep_styles(len(parts)), strict=True):
         label = ", ".join(f"{SYMBOLS.get(k, k)} = {_text(v)}" for k, v in part.values.items())
         if not label and case[2:] in LINES:
-            color, marker = LINES[case[2:]][0], "o"
+            color = LINES[case[2:]][0]
+            marker = "o"
         line = {"fmt": f"{marker}-", "ms": 4, "capsize": 2, "label": label or None}
         curve = draw_sweep(axes, part.table, along, "accuracy", color, **line)
         lost = curve.filter(pl.col("mean").is_nan())
         if len(lost):
             low = curve["mean"].fill_nan(None).min() or 0.0
-            name, crossed = None if crossed else "diverged", True
+            name = None if crossed else "diverged"
+            crossed = True
             axes.plot(lost[along], np.full(len(lost), low), "kx", label=name)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
@@ -368,7 +373,8 @@ def draw_memory(table: pl.DataFrame) -> Figure:
         used: Counter[str] = Counter()
         for part in parts:
             color = METHOD_COLORS.get(re.split("[ ,]", part.name)[0], OTHER_METHOD)
-            first_of_color, sign = not used[color], MARKS[used[color] % len(MARKS)]
+            first_of_color = not used[color]
+            sign = MARKS[used[color] % len(MARKS)]
             used[color] += 1
             line = "-" if first_of_color else "--"
             mark = {"marker": sign, "mfc": color if first_of_color else "white", "ms": 5}

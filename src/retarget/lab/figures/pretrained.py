@@ -80,7 +80,8 @@ class PretrainedRun(BackboneRun, CifarRun):
             methods: list[lab.Method] = [lab.Joint(self.tuned_epochs)]
             if self.tuned_on == "residuals":
                 methods.append(_Residuals(self._residuals(network, first)))
-            trained, network.trained = network.trained, True
+            trained = network.trained
+            network.trained = True
             lab.train(network, first, self.learner, methods, views=self.shown, seeds=[self.seed])
             network.trained = trained
         name = f"CIFAR-10 at {self.image_size} pixels, {name_of(backbone)}"
@@ -89,7 +90,8 @@ class PretrainedRun(BackboneRun, CifarRun):
     def _residuals(self, network: "WholeNetwork", stream: TaskStream) -> Tensor:
         """Returns the targets of a stream less the fit of a tangent learner to them."""
         learner = TangentLearner(network, features=self.features, views=self.shown, seed=self.seed)
-        X, Y = stream.train.inputs[stream.train.rows], stream.targets()
+        X = stream.train.inputs[stream.train.rows]
+        Y = stream.targets()
         fitted: Tensor = learner.learn(X, Y).predict(X)
         return Y - fitted
 
@@ -148,7 +150,8 @@ def of_first_classes(stream: TaskStream, count: int) -> TaskStream:
     train = stream.train
     first = list(dict.fromkeys(train.labels.tolist()))[:count]
     chosen = torch.isin(train.labels, torch.tensor(first, device=train.labels.device))
-    rows, labels = train.rows[chosen], train.labels[chosen]
+    rows = train.rows[chosen]
+    labels = train.labels[chosen]
     part = replace(train, rows=rows, labels=labels, sizes=(len(rows),))
     return TaskStream(part, replace(stream.test, sizes=(len(stream.test),)), stream.classes)
 

@@ -54,10 +54,13 @@ class ToyShift(Config):
 
 def run_shift(config: ToyShift) -> pl.DataFrame:
     """Computes curves on the grid and points of the stream: columns kind, series, x, y."""
-    data, kernel = toy_curve(config.seed), RBF(WIDTH)
-    x, y = data.x_train, data.y_train
+    data = toy_curve(config.seed)
+    kernel = RBF(WIDTH)
+    x = data.x_train
+    y = data.y_train
     learner = SGD(lr=config.lr)
-    K, K_grid = kernel(x), kernel(GRID, x)
+    K = kernel(x)
+    K_grid = kernel(GRID, x)
     corrected = corrected_targets(K, y, learner, config.gamma)
 
     tracker = ShiftTracker(kernel, learner, config.gamma)
@@ -65,7 +68,8 @@ def run_shift(config: ToyShift) -> pl.DataFrame:
     effective = tracker.effective_targets
     tracker.update(data.x_test[:1], data.y_test[:1])  # panel B: one more sample
 
-    x_more, y_more = np.append(x, data.x_test[0]), np.append(y, data.y_test[0])
+    x_more = np.append(x, data.x_test[0])
+    y_more = np.append(y, data.y_test[0])
     curves = {
         "truth": data.truth,
         "offline": K_grid @ offline_coefficients(K, y, config.gamma),
@@ -163,7 +167,8 @@ def _draw_shift_panel(axes: Axes, table: pl.DataFrame, name: str) -> None:
     marked = table.filter(kind="point").partition_by("series", as_dict=True)
     # the added sample belongs only to panel B, which has its own marker for it
     there = {key[0]: part.head(-1) if key == ("target",) else part for key, part in marked.items()}
-    before, after = there[start], there[end]
+    before = there[start]
+    after = there[end]
     n = min(len(before), len(after))
     axes.vlines(before["x"][:n], before["y"][:n], after["y"][:n], COLORS[moved], lw=0.8, zorder=2)
     for series, label, color, mark in points:
@@ -211,10 +216,13 @@ def run_curves(config: ToyCurves) -> pl.DataFrame:
     data = toy_curve(config.seed)
     J = np.random.default_rng([config.seed, 1]).normal(size=config.features)
     kernel = Features(lambda x: np.tanh(x * J) / np.sqrt(config.features))
-    x_all, y_all = np.append(data.x_train, data.x_test), np.append(data.y_train, data.y_test)
-    y, n = data.y_train, len(data.y_train)
+    x_all = np.append(data.x_train, data.x_test)
+    y_all = np.append(data.y_train, data.y_test)
+    y = data.y_train
+    n = len(data.y_train)
     K_all = kernel(x_all, data.x_train)
-    K, phi_all = kernel(data.x_train), kernel.fn(x_all[:, None])
+    K = kernel(data.x_train)
+    phi_all = kernel.fn(x_all[:, None])
     parts = [_kernel_entries(K, config.shown_batch)]
 
     def add(panel: str, setting: float, source: str, stops: list[int], f: np.ndarray) -> None:
@@ -303,7 +311,8 @@ def draw_curves(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
 
 def _draw_kernels(figure: SubFigure, entries: pl.DataFrame) -> None:
     names = entries["setting"].unique(maintain_order=True).to_list()
-    images, largest = [], float(np.nanmax(entries["value"].to_numpy()))
+    images = []
+    largest = float(np.nanmax(entries["value"].to_numpy()))
     for place, (axes, name) in enumerate(zip(figure.subplots(1, 3), names, strict=True)):
         values = entries.filter(setting=name)["value"].to_numpy()
         n = math.isqrt(len(values))

@@ -139,7 +139,8 @@ def _shifted(pictures: Tensor, by: int) -> Tensor:
 def _cropped(pictures: Tensor, by: int) -> Tensor:
     """Cuts off two edges, at the top left or the bottom right, and enlarges the rest."""
     part = slice(2 * by, None) if by > 0 else slice(None, 2 * by)
-    cut, size = pictures[..., part, part], tuple(pictures.shape[-2:])
+    cut = pictures[..., part, part]
+    size = tuple(pictures.shape[-2:])
     return functional.interpolate(cut, size, mode="bilinear")
 
 
@@ -173,7 +174,8 @@ def train_networks(
     """Trains runs together; those that diverge get a table that says so, the others restart."""
     remaining = list(configs)
     while remaining:
-        setups, first = [config.setup() for config in remaining], remaining[0]
+        setups = [config.setup() for config in remaining]
+        first = remaining[0]
         try:
             history = lab.train(
                 [setup.network.to(first.device) for setup in setups],
@@ -222,7 +224,8 @@ def _table(history: History, member: int, epochs: int, data: str) -> pl.DataFram
 def _diverged_table(config: NetworkRun, setup: TrainingSetup) -> pl.DataFrame:
     """Returns a table of one row without an accuracy, at the end of the stream."""
     tasks = setup.stream.tasks
-    unknown, of_tasks = np.full((1, 1), np.nan), np.full((1, 1, tasks), np.nan)
+    unknown = np.full((1, 1), np.nan)
+    of_tasks = np.full((1, 1, tasks), np.nan)
     samples = np.array([config.epochs * len(setup.stream.train)])
     end = History(samples, np.array([tasks]), unknown, of_tasks, unknown)
     return _table(end, 0, config.epochs, setup.data)

@@ -73,7 +73,8 @@ class Corrected(Method, name="corrected"):
         self.options = CorrectionOptions(
             gamma, block_size, refresh, kind, ridge, parts, first_block
         )
-        self.assumed_reduction, self.kernel = assumed_reduction, kernel
+        self.assumed_reduction = assumed_reduction
+        self.kernel = kernel
         self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
     @classmethod
@@ -100,7 +101,8 @@ class Corrected(Method, name="corrected"):
         return "Corrected" if kind == "iterative" else f"Corrected ({kind})"
 
     def on_start(self, run: "Run") -> None:
-        self._tasks, options = 0, asdict(self.options)
+        self._tasks = 0
+        options = asdict(self.options)
         self._correctors = [
             NetworkCorrector(module, self._assumed(learner), kernel=self.kernel, **options)
             for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
@@ -239,7 +241,8 @@ class Led(Method, name="led"):
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         # the targets of a block are computed with its first mini-batch
-        step, size = int(batch.step), batch.positions.shape[1]
+        step = int(batch.step)
+        size = batch.positions.shape[1]
         steps = self._correctors[0].block_size // size  # of a block
         place = step % steps
         if not place:

@@ -84,7 +84,8 @@ class EWC(Method, name="ewc"):
             # where F is 0 there is no penalty, and the center has no meaning
             share = new / total.where(total > 0, 1.0)
             self._spread = self._spread + (old * share * (w - center).square()).flatten(1).sum(1)
-            self._fisher[name], self._center[name] = total, center + share * (w - center)
+            self._fisher[name] = total
+            self._center[name] = center + share * (w - center)
 
     def kept_bytes(self, run: "Run") -> int:
         return sum(v[0].nbytes for v in (*self._fisher.values(), *self._center.values()))
@@ -97,7 +98,8 @@ class EWC(Method, name="ewc"):
         return state | {"spread": self._spread}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        self._fisher, self._center = part_of(state, "fisher"), part_of(state, "center")
+        self._fisher = part_of(state, "fisher")
+        self._center = part_of(state, "center")
         self._spread = state["spread"]
 
 
@@ -149,10 +151,13 @@ def _convolution(
     with torch._C.DisableTorchFunction():
         if groups != 1 or input.ndim != 4:
             return conv2d(input, weight, bias, stride, padding, dilation, groups)
-        kernel, step, spread = weight.shape[2:], _pair(stride), _pair(dilation)
+        kernel = weight.shape[2:]
+        step = _pair(stride)
+        spread = _pair(dilation)
         extent = [d * (k - 1) for d, k in zip(spread, kernel, strict=True)]
         if padding == "same":  # odd padding adds one more at the end, as in PyTorch
-            top, left = extent[0] // 2, extent[1] // 2
+            top = extent[0] // 2
+            left = extent[1] // 2
             input = pad(input, (left, extent[1] - left, top, extent[0] - top))  # noqa: A001
         border = (0, 0) if isinstance(padding, str) else _pair(padding)
         height, width = (

@@ -87,7 +87,8 @@ class _MemoryReplay(Method):
 
     def __init__(self, capacity: int, batch_size: int, *terms: tuple[float, str]) -> None:
         self.capacity = as_count("capacity", capacity)
-        self.batch_size, self.terms = as_count("batch_size", batch_size), terms
+        self.batch_size = as_count("batch_size", batch_size)
+        self.terms = terms
 
     @classmethod
     def arguments(cls, runs: Sequence["NetworkRun"]) -> dict[str, Any]:
@@ -100,7 +101,8 @@ class _MemoryReplay(Method):
         self._stored = run.targets.new_zeros(shape)
 
     def on_epoch_start(self, run: "Run") -> None:
-        positions, weights = run.plan.positions.cpu().numpy(), run.plan.weights.cpu().numpy()
+        positions = run.plan.positions.cpu().numpy()
+        weights = run.plan.weights.cpu().numpy()
         plans = [
             reservoir.plan(positions[:, m], weights[:, m], len(self.terms), self.batch_size)
             for m, reservoir in enumerate(self._reservoirs)
@@ -112,7 +114,8 @@ class _MemoryReplay(Method):
         self._weights = enough.to(run.targets.dtype)
 
     def penalty(self, run: "Run", batch: Batch) -> Tensor:
-        positions, slots = batch.this_step(self._positions), batch.this_step(self._slots)
+        positions = batch.this_step(self._positions)
+        slots = batch.this_step(self._slots)
         weights = batch.this_step(self._weights)
         outputs = run.ensemble(run.inputs(positions.flatten(1)))
         outputs = outputs.reshape(*positions.shape, -1)
@@ -182,7 +185,8 @@ class DER(_MemoryReplay, name="der"):
     def __init__(
         self, capacity: int, batch_size: int = 4, alpha: float = 1.0, beta: float = 0.0
     ) -> None:
-        self.alpha, self.beta = as_non_negative("alpha", alpha), as_non_negative("beta", beta)
+        self.alpha = as_non_negative("alpha", alpha)
+        self.beta = as_non_negative("beta", beta)
         plus = [(self.beta, "true")] if self.beta else []
         super().__init__(capacity, batch_size, (self.alpha, "stored"), *plus)
 
@@ -226,7 +230,8 @@ class PlannedReservoir(Reservoir):
         """
         store = np.full(positions.shape, self.capacity)
         drawn = np.zeros((len(positions), draws, size), dtype=np.int64)
-        slots, enough = np.zeros_like(drawn), np.zeros(drawn.shape)
+        slots = np.zeros_like(drawn)
+        enough = np.zeros(drawn.shape)
         for step, samples in enumerate(positions):
             for draw in range(draws):
                 chosen = self.drawn_slots(size, self._random)

@@ -37,7 +37,9 @@ class _AfterFirstSession(Method, ABC):
         views: Sequence[View] | None,
         precision: Precision,
     ) -> None:
-        self.gamma, self.views, self.precision = as_ridge(gamma), views, precision
+        self.gamma = as_ridge(gamma)
+        self.views = views
+        self.precision = precision
         if first_epochs < 0:
             raise InvalidInputError(f"first_epochs is {first_epochs}; expected 0 or more")
         self.first_epochs = first_epochs
@@ -182,8 +184,10 @@ class _LastHidden:
         layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
         if not layers:
             raise InvalidInputError("the network has no Linear layer; expected at least one")
-        self._module, self._layer = module, layers[-1]
-        random, width = torch.Generator().manual_seed(seed), layers[-1].in_features
+        self._module = module
+        self._layer = layers[-1]
+        random = torch.Generator().manual_seed(seed)
+        width = layers[-1].in_features
         self._projection = torch.randn((width, random_features), generator=random) / width**0.5
 
     @torch.no_grad()

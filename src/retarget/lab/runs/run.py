@@ -49,8 +49,10 @@ class Schedule:
     """
 
     def __init__(self, experiment: Experiment, store: RunStore, fresh: bool = False) -> None:
-        self._experiment, self._store = experiment, store
-        self._family, self.planned = experiment.kind, experiment.planned_runs()
+        self._experiment = experiment
+        self._store = store
+        self._family = experiment.kind
+        self.planned = experiment.planned_runs()
         identities = identities_of([run.config for run in self.planned], self._family)
         self.keys = [identity.key for identity in identities]
         self._identities = dict(zip(self.keys, identities, strict=True))
@@ -175,7 +177,8 @@ def run_experiment(
     ignores them. If runs fail, the results of the others are kept, and nothing is drawn. If drawing
     fails, table and record are still written, and the record says why there is no figure.
     """
-    started, clock = datetime.now(UTC), time.perf_counter()
+    started = datetime.now(UTC)
+    clock = time.perf_counter()
     schedule = Schedule(experiment, RunStore(results), fresh)
     schedule.carry_out(executor, watch)
     reused = len(schedule.found)
@@ -200,7 +203,8 @@ def run_experiment(
     failure = _draw(experiment, table, files[1:])
     record = _record(experiment, started, time.perf_counter() - clock)
     if failure:
-        record["not drawn"], files = failure, files[:1]
+        record["not drawn"] = failure
+        files = files[:1]
     counts = {"all": computed + reused, "computed": computed, "found finished": reused}
     record["runs"] = counts | {"keys": schedule.keys}
     files.append(stem.with_name("run.json"))

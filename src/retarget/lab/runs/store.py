@@ -104,7 +104,9 @@ def labeled(table: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
     )
 
 
-RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
+RESULT = "result.parquet"
+RECORD = "run.json"
+LOCK = "lock"
 CHECKPOINTS = "checkpoint*.safetensors"
 LEFTOVERS = f"{PARTIAL}*"  # from a process that was killed while writing
 
@@ -233,7 +235,8 @@ class RunStore:
         """
         tables = []
         for key in keys:
-            record, table = self.record(key), self.result(key)
+            record = self.record(key)
+            table = self.result(key)
             if record is None or table is None:
                 continue
             about = {"run": key, "experiment": record.experiment} | record.identity.config
@@ -252,7 +255,8 @@ class RunStore:
         return lock is None
 
     def _state_of_files(self, key: str) -> RunState:
-        folder, record = self.folder / key, self.record(key)
+        folder = self.folder / key
+        record = self.record(key)
         if record is None:  # a result without a record was never finished
             return "damaged" if (folder / RECORD).exists() else "interrupted"
         if record.status == "failed":
