@@ -100,14 +100,20 @@ def main() -> None:
 
     threads = f"{torch.get_num_threads()} threads"
     print(f"retarget {rt.__version__}, torch {torch.__version__}, {platform.machine()}, {threads}")
-    header = ["stream", "n", "gamma", "cross-entropy", "squared", "ratio", "Cholesky", "ratio"]
-    header += ["exact", "targets", "off by", "p off by"]
-    print("".join(f"{title:>16}" for title in header))
+    header = ["stream", "n", "gamma", "cross-entropy", "squared", "ratio", "limit", "ratio"]
+    header += ["exact", "targets", "off by", "probabilities off by"]
+    print_row(header)
+    print_row(["---"] * len(header))
     for stream in STREAMS:
         for n in options.sizes:
             K, Y = make_problem(stream, n)
             for gamma in options.gammas:
-                print("".join(f"{cell:>16}" for cell in row(stream, K, Y, gamma, options)))
+                print_row(row(stream, K, Y, gamma, options))
+
+
+def print_row(cells: list[str]) -> None:
+    """Prints one line of the table of docs/performance.md, as soon as it is measured."""
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def row(stream: str, K: Tensor, Y: Tensor, gamma: float, options: argparse.Namespace) -> list[str]:
@@ -120,7 +126,7 @@ def row(stream: str, K: Tensor, Y: Tensor, gamma: float, options: argparse.Names
     cells = [stream, f"{n}", f"{gamma:g}", f"{ours:.3f}", f"{squared:.3f}", f"{ours / squared:.1f}"]
     cells += [f"{bare:.3f}", f"{ours / bare:.1f}"]
     if n > options.exact_up_to:
-        return cells
+        return [*cells, "", "", "", ""]
     start = time.process_time()
     exact = exact_targets(K, Y, gamma)
     cells.append(f"{time.process_time() - start:.2f}")

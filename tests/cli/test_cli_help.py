@@ -5,7 +5,8 @@ import pytest
 from retarget.cli import COMMANDS, loaded
 from retarget.errors import install_line
 from retarget.lab.figures import mnist
-from retarget.lab.reader import experiment_names
+from retarget.lab.reader import experiment_names, load_experiment
+from retarget.text import duration
 
 PARTS = ["data list", "data get", "data check"] + [
     f"runs {name}" for name in ("list", "show", "clean", "export")
@@ -51,6 +52,8 @@ def test_without_numba_fig2_says_how_long_it_takes_and_what_would_help(
     monkeypatch.setattr(mnist, "find_spec", lambda name: None)
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
     shown = command("reproduce", "fig2", "--quick", "--out", tmp_path)[1]
-    pairs = 2 * (320 + 128) * (320 + 128 + 1) / 2
-    assert f"take about {pairs / 1000 / 60:.0f} min" in shown
+    runs = load_experiment("fig2").small().runs()
+    images = [run.train + run.test for run in runs]
+    pairs = sum(number * (number + 1) / 2 for number in images)
+    assert f"The kernels of {len(runs)} runs take about {duration(pairs / 1000)} of" in shown
     assert f"seconds: {install_line('ntk')}" in shown

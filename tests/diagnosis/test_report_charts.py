@@ -123,6 +123,9 @@ class TestAlong:
         chart = report_charts(diagnosis)["along"]
         line = chart.figure.data[-1]
         assert (line.name, list(line.x)) == ("drift begins", [41, 41])
+        # the time is the user's text: no part of the template, which Plotly would fill in
+        assert line.hovertemplate == "the stream drifts from %{customdata} on<extra></extra>"
+        assert set(line.customdata) == {f"position 41, {diagnosis.stream.times[40]}"}
         assert f"(position 41, {diagnosis.stream.times[40]})" in chart.caption
         rows_of_file = made.drifting(made.classification(), onset=41)
         number = rows_of_file.stream.rows[40]

@@ -86,7 +86,9 @@ def test_what_classifiers_are_put_into(estimator):
         CalibratedClassifierCV(clone(estimator), cv=3),
         ensemble.VotingClassifier(pair),
         ensemble.StackingClassifier(pair),
-        ensemble.BaggingClassifier(clone(estimator), n_estimators=3, random_state=0),
+        ensemble.BaggingClassifier(
+            clone(estimator).set_params(gamma=0.1), n_estimators=3, random_state=0
+        ),
     ):
         assert made.fit(X, LABELS).score(X, LABELS) > 0.8
     binary = model_selection.TunedThresholdClassifierCV(clone(estimator), cv=3).fit(X, LABELS > 0)
@@ -98,6 +100,22 @@ def test_what_classifiers_are_put_into(estimator):
         many.partial_fit(X[rows], both[rows], classes=[classes, classes])
     assert one.score(X, LABELS) > 0.8
     assert many.score(X, both) > 0.7
+
+
+def test_in_bags_of_few_rows_the_ridge_must_be_given():
+    """Copies of a row predict each other, so that cross-validation finds that no ridge is best."""
+    new = np.random.default_rng(1).normal(size=(1000, 4))
+    labels = (np.sin(new[:, 0]) + new[:, 1] > 0).astype(int) + (new[:, 2] > 1)
+    scores = {}
+    for gamma in ("auto", 0.1):
+        one = clone(RIDGE).set_params(gamma=gamma)
+        bag = ensemble.BaggingClassifier(one, n_estimators=3, random_state=0).fit(X, LABELS)
+        scores[gamma] = bag.score(new, labels)
+        if gamma == "auto":  # about 50 different rows, 60 features
+            assert max(each.gamma_ for each in bag.estimators_) < 1e-6
+    assert scores["auto"] < 0.7
+    assert scores[0.1] > 0.75
+    assert clone(RIDGE).fit(X, LABELS).score(new, labels) > 0.75  # without copies, auto is fine
 
 
 def test_boosting_needs_weights():

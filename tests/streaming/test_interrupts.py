@@ -43,8 +43,12 @@ def timer():
 def contents(thing):
     """All that a learner knows, bit by bit."""
     if isinstance(thing, rt.StreamingRidgeRegressor | rt.StreamingRidgeClassifier):
-        rest = {k: v for k, v in vars(thing).items() if k not in ("learner_", "_turn")}
-        return str(rest), *contents(thing.learner_)
+        apart = ("learner_", "_turn", "_confidence")
+        rest = {k: v for k, v in vars(thing).items() if k not in apart}
+        answers = thing.predict(X[:3]).tobytes()
+        if isinstance(thing, rt.StreamingRidgeClassifier):  # what its confidence says of its sums
+            answers += thing.predict_proba(X[:3]).tobytes()
+        return str(rest), answers, *contents(thing.learner_)
     if isinstance(thing, rt.OnlineKernelRegressor):
         known = thing.X_fit_, thing.dual_coef_, thing.targets_, thing._tracker.samples
         return tuple(each.tobytes() for each in known)

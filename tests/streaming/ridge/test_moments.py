@@ -431,6 +431,36 @@ def test_others_than_the_equal_ones_were_not_learned(kind):
         sums.without(summed(*wrong, intercept=True))
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_features_computed_again_may_be_off_by_their_rounding(intercept, offset, sign):
+    """Those of a float32 network depend on what it computes beside them; here, at their worst."""
+    rng = np.random.default_rng(2)
+    phi, Y = rng.normal(size=(12, 30)) + offset, rng.normal(size=(12, 2)) + offset
+    features, targets = torch.from_numpy(phi).float(), torch.from_numpy(Y)
+    sums = Moments(30, 2, intercept)
+    sums.add(features, targets)
+    center = features[4:].mean(0) if intercept else 0 * features[0]
+    others = torch.linalg.pinv(features[4:] - center) @ (features[4:] - center)
+    outward = features[:4] - center  # where the samples that are left have nothing
+    outward = torch.nn.functional.normalize(outward - outward @ others, dim=1)
+    most = sums.feature_rounding * features[:4].norm(dim=1, keepdim=True)
+    again, much_off = Moments(30, 2, intercept), Moments(30, 2, intercept)
+    again.add(features[:4] + 0.9 * sign * most * outward, targets[:4])
+    left = sums.without(again)
+    assert_same(left.solve(1.0).weights, summed_left(features, targets, intercept), 1e-2)
+    much_off.add(features[:4] + 400 * most * outward, targets[:4])
+    with pytest.raises(InvalidInputError, match="that were not learned"):
+        sums.without(much_off)
+
+
+def summed_left(features, targets, intercept):
+    sums = Moments(30, 2, intercept)
+    sums.add(features[4:], targets[4:])
+    return sums.solve(1.0).weights
+
+
 def test_what_rounding_leaves_below_zero_is_reported():
     sums = summed(np.array([[1e-5]]), np.array([[1.0]]))
     sums.peak_scatter, sums.peak_power = 1e6, 1e6

@@ -214,14 +214,16 @@ class Moments:
         mean, target_mean = other.mean.to(self.mean), other.target_mean.to(self.mean)
         left.mean = self._mean_without(self.mean, mean, other.weight)
         left.target_mean = self._mean_without(self.target_mean, target_mean, other.weight)
+        gap = mean - left.mean
+        target_gap = target_mean - left.target_mean
         if self.intercept:
-            gap, target_gap = mean - left.mean, target_mean - left.target_mean
             left.add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
         # of a sum of squared weights
         least = left.weight if repeats else left.weight**2 / left.count
         impossible = left.squared_weight <= (1 - ROUNDING) * least - ROUNDING * self.squared_weight
         left.squared_weight = max(left.squared_weight, least)
-        if impossible or not left._are_possible(*other._drift()):
+        share_left = left.weight / self.weight
+        if impossible or not left._are_possible(*other._drift(gap, target_gap, share_left)):
             raise InvalidInputError(
                 "samples are to be forgotten that were not learned; pass X and Y (and the weights "
                 "that they have by now) exactly as they were learned"
@@ -468,12 +470,27 @@ class Moments:
                 f"the sums have {left} correct digits, too few to choose gamma; give it"
             )
 
-    def _drift(self) -> tuple[float, Tensor]:
-        """How far C, and the columns of B (c,), may be from those of features computed again."""
-        size = float(self.triangle.diagonal().sum()) + self.weight * float(self.mean.square().sum())
-        power = self.power + self.weight * self.target_mean.square()
-        products = (size * power).clamp(min=0).sqrt()
-        return 2 * self.feature_rounding * size, self.feature_rounding * products
+    def _drift(self, gap: Tensor, target_gap: Tensor, share_left: float) -> tuple[float, Tensor]:
+        """How far what is left without these samples may be off, if they were computed again.
+
+        A feature phi that is off by d, |d| <= e |phi|, changes C about the mean of the samples that
+        are left by (phi - mean) d^T and its transpose, and B by d (y - mean)^T: by little if phi
+        lies near this mean, however far both are from the origin.
+
+        Args:
+            gap: Mean of these samples' features less that of the samples left.
+            target_gap: The same for the targets.
+            share_left: The weight of the samples left, relative to all before.
+
+        Returns:
+            A bound for C, and for the columns of B (c,).
+        """
+        spread = max(float(self.triangle.diagonal().sum()), 0.0)
+        size = spread + self.weight * float(self.mean.square().sum())  # sum of |phi|^2
+        spread += self.weight * float(gap.square().sum())  # sum of |phi - mean|^2
+        power = self.power.clamp(min=0) + self.weight * target_gap.square()
+        off = self.feature_rounding * math.sqrt(size)  # root of the sum of |d|^2
+        return off * (2 * math.sqrt(spread) + off / share_left), off * power.sqrt()
 
     def _are_possible(self, drift: float = 0.0, target_drift: Tensor | float = 0.0) -> bool:
         """Whether samples can have these sums: C completed by y is positive semi-definite.

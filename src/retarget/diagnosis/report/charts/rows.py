@@ -144,8 +144,11 @@ def along_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
         top = float(np.nanmax(errors))
         look = {"color": COLORS["iterative"], "dash": "dot", "width": 2}
         bottom = float(np.nanmin(errors)) if np.nanmin(errors) > 0 else 0.0
-        tip = f"the stream drifts from {drift.where} on"
-        traces.append(line("drift begins", [drift.at] * 2, [bottom, top], tip, line=look))
+        tip = "the stream drifts from %{customdata} on"
+        places = [chart_text(drift.where, 90)] * 2
+        traces.append(
+            line("drift begins", [drift.at] * 2, [bottom, top], tip, customdata=places, line=look)
+        )
         drifted = (
             f" The dotted line is where the stream begins to drift ({drift.where}): from there on, "
             "recent rows predict the next ones better than all rows do."
