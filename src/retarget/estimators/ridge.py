@@ -43,7 +43,9 @@ class StreamingRidgeEstimator(RidgeEstimator):
         self.random_state = random_state
 
     def _new_learner(self, **options: Any) -> StreamingRidge:
-        seed, kernel, width = self.random_state, self.kernel, self.width
+        seed = self.random_state
+        kernel = self.kernel
+        width = self.width
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         if width != "auto" and takes_width(kernel):

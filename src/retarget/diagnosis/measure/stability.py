@@ -14,7 +14,8 @@ from retarget.settings import in_plain_torch
 
 LARGEST_EIGENPROBLEM = 1024
 NON_NORMALITY_ROWS = 2000
-ITERATIONS, PRECISION = 200, 1e-4  # for power iterations
+ITERATIONS = 200  # of power iterations
+PRECISION = 1e-4  # of their result
 
 
 def largest_rate(kernel: StreamKernel, learner: SGD) -> float:

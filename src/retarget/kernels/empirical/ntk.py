@@ -89,8 +89,11 @@ class Assembly:
         max_memory: int | Literal["auto"],
         progress: bool | None,
     ) -> None:
-        self.plan, self._progress = plan, progress
-        like, dtype, r = plan.network.like, plan.dtype, plan.rows
+        self.plan = plan
+        self._progress = progress
+        like = plan.network.like
+        dtype = plan.dtype
+        r = plan.rows
         require_memory(
             "the kernel matrix",
             rows * r * columns * r * dtype.itemsize / like.element_size(),
@@ -121,7 +124,8 @@ class Assembly:
 
     def gram(self, A: Samples, B: Samples) -> Tensor:
         """K (n * r, m * r) for n samples A and m samples B."""
-        n, m = count(A), count(B)
+        n = count(A)
+        m = count(B)
         with self._bar(m + n * -(-m // self.panel) + n * m) as bar:
             for panel in _ranges(0, m, self.panel):
                 self._add_columns(A, 0, panel, self._factors(take(B, panel), bar), bar)
@@ -138,7 +142,8 @@ class Assembly:
 
     def features_and_outputs(self, A: Samples) -> tuple[Tensor, Tensor]:
         """(n, d) whose inner products are the kernel, and (n, c) the network's outputs."""
-        found, outputs = [], []
+        found = []
+        outputs = []
         with self._bar(count(A)) as bar:
             for rows in _ranges(0, count(A), self.chunk):
                 factors, part = self.plan.factors_and_outputs(take(A, rows))
@@ -321,15 +326,20 @@ class EmpiricalNTK(Kernel):
                 "outputs is 'full', which cannot be sketched; with sketch= expected 'mean', 'sum' "
                 "or the number of an output"
             )
-        self.module, self.outputs, self.mode, self.accumulate = module, outputs, mode, accumulate
+        self.module = module
+        self.outputs = outputs
+        self.mode = mode
+        self.accumulate = accumulate
         if not isinstance(params, str | None) and not callable(params):
             params = as_choice(params)
         self.params = params
         self.max_memory: int | Literal["auto"] = (
             "auto" if max_memory == "auto" else amount_of_memory("max_memory", max_memory)
         )
-        self.precision, self.progress = precision, progress
-        self.sketch, self.seed = sketch, as_seed("seed", seed)
+        self.precision = precision
+        self.progress = progress
+        self.sketch = sketch
+        self.seed = as_seed("seed", seed)
         self.preconditioner = preconditioner
         self.projection = None if sketch is None else Projection(int(sketch), self.seed)
         chosen = self._parameters()
@@ -421,7 +431,8 @@ class EmpiricalNTK(Kernel):
         return self._without_overflow(mirror_lower(K), A)
 
     def _gram(self, A: Samples, B: Samples) -> Tensor:
-        n, m = count(A), count(B)
+        n = count(A)
+        m = count(B)
         if n < m:  # the right-hand samples stay in memory: make them the fewer
             return self._gram(B, A).mT.contiguous()
         if not n:
@@ -467,7 +478,8 @@ class EmpiricalNTK(Kernel):
     ) -> EmpiricalPlan:
         """What to compute, if each sample's factors serve `reuse` pairs of samples."""
         network = Network.from_module(self.module, self._parameters(), self.factors(), private)
-        like, dtype = self._like(), self._dtype()
+        like = self._like()
+        dtype = self._dtype()
         sketching = self.projection is not None
         options = self.outputs, self.mode, dtype, reuse, packed, rules
         plan = make_plan(network, samples, *options, in_factors=sketching)

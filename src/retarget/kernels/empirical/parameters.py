@@ -106,7 +106,8 @@ def preconditioner_of(
                 f"the optimizer does not hold the parameter {name}; expected the optimizer of this "
                 "module, or leave the parameter out with params="
             )
-        group, state = held[id(value)], source.state.get(value, {})
+        group = held[id(value)]
+        state = source.state.get(value, {})
         if not state and kind is not SGD:
             raise InvalidInputError(
                 f"the optimizer has taken no step on {name} yet, so that it has no second moments; "

@@ -104,7 +104,8 @@ class Recording(CallMode):
         super().__init__()
         self._originals = originals
         self._names = {id(value): name for name, value in parameters.items()}
-        self._count, self._widen = count(samples), widen
+        self._count = count(samples)
+        self._widen = widen
         # integer tensors from the samples, kept alive so that their ids stay unique
         self._given = {id(leaf): leaf for leaf in leaves(samples)}
         self.layers: dict[LayerNames, list[Use]] = {}
@@ -237,7 +238,8 @@ class Network:
             return cls(module, parameters, others, buffers, roots)
         stand_ins = parameters | others
         instead = {id(value): stand_ins[name] for name, value in module.named_parameters()}
-        twin, originals = private_copy(module, instead), frozenset(instead)
+        twin = private_copy(module, instead)
+        originals = frozenset(instead)
         return cls(twin, parameters, others, buffers, roots, originals)
 
     @property
@@ -375,7 +377,8 @@ class Chunk:
     @cached_property
     def kept(self) -> dict[LayerNames, Tensor]:
         """(n, c, ...) what the reductions made of each of the chosen outputs."""
-        outputs, c = self.recording.outputs, len(self.chosen)
+        outputs = self.recording.outputs
+        c = len(self.chosen)
         kept = dict(self.places)
         for row, k in enumerate(self.chosen):
             seed = torch.zeros_like(outputs)

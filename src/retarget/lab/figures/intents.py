@@ -123,7 +123,9 @@ class IntentData:
             train, test = load_banking77()
         else:
             clinc = load_clinc150()
-            train, test, strangers = clinc.train, clinc.test, clinc.out_of_scope.texts
+            train = clinc.train
+            test = clinc.test
+            strangers = clinc.out_of_scope.texts
         self.names = sorted(set(train.intents))[:intents]
         train, test = (_first(each, self.names, per_intent) for each in (train, test))
         if per_intent is not None:

@@ -97,10 +97,12 @@ class RidgeAnswers:
         learned = self.learned
         weights, intercept, _ = solution = self._solved(learned)
         if isinstance(X, Prepared):
-            like, parts = X.like, iter(X.parts)
+            like = X.like
+            parts = iter(X.parts)
             _require_fitting(X.parts, weights)
         else:
-            like, parts = library_of(X), self._rows.means(X, learned)
+            like = library_of(X)
+            parts = self._rows.means(X, learned)
         predicted = [weights.new_empty(0, learned.outputs)]
         deviations = [weights.new_empty(0, learned.outputs)]
         if return_std:

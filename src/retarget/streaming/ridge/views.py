@@ -10,7 +10,8 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.samples import as_samples, count, form_of, leaves, mapped, shapes_of, take
 
 View = Callable[[Any], Any] | None
-TRIED_SAMPLES, TRIES = 4, 8
+TRIED_SAMPLES = 4
+TRIES = 8
 
 
 class Views:
@@ -78,7 +79,8 @@ class Views:
     @staticmethod
     def _seen(view: Callable[[Any], Any], X: Any, first_row: int = 0) -> Any:
         seen = view(X)
-        found, expected = as_samples("a view of X", _plain(seen), first_row), as_samples("X", X)
+        found = as_samples("a view of X", _plain(seen), first_row)
+        expected = as_samples("X", X)
         if form_of(found) != form_of(expected) or count(found) != count(expected):
             kinds = [str(leaf.dtype) for leaf in (*leaves(found), *leaves(expected))]
             raise InvalidInputError(
