@@ -115,11 +115,11 @@ class Assembly:
         passes = sum(n - start for start in range(0, n, self.panel))
         with self._bar(passes + n * (n + 1) // 2) as bar:
             for panel in _ranges(0, n, self.panel):
-                held = self._factors(take(A, panel), bar)
+                of_panel = self._factors(take(A, panel), bar)
                 for rows in panels(panel.stop - panel.start, 1, self.K.device):
-                    self._add_triangle(panel.start, rows, held)
+                    self._add_triangle(panel.start, rows, of_panel)
                     bar.advance((rows.stop - rows.start) * rows.stop)
-                self._add_columns(A, panel.stop, panel, held, bar)
+                self._add_columns(A, panel.stop, panel, of_panel, bar)
         return self.K
 
     def gram(self, A: Samples, B: Samples) -> Tensor:
@@ -142,43 +142,43 @@ class Assembly:
 
     def features_and_outputs(self, A: Samples) -> tuple[Tensor, Tensor]:
         """(n, d) whose inner products are the kernel, and (n, c) the network's outputs."""
-        found = []
+        features = []
         outputs = []
         with self._bar(count(A)) as bar:
             for rows in _ranges(0, count(A), self.chunk):
-                factors, part = self.plan.factors_and_outputs(take(A, rows))
-                found.append(self.plan.features(factors))
-                outputs.append(part)
+                factors, passed = self.plan.factors_and_outputs(take(A, rows))
+                features.append(self.plan.features(factors))
+                outputs.append(passed)
                 bar.advance(rows.stop - rows.start)
-        return torch.cat(found) * math.sqrt(self.plan.scale), torch.cat(outputs)
+        return torch.cat(features) * math.sqrt(self.plan.scale), torch.cat(outputs)
 
     def _factors(self, samples: Samples, bar: PatientBar) -> list[Factors]:
         """All terms' factors of these samples, computed chunk by chunk."""
         n = count(samples)
-        held: list[Factors] = [
+        factors: list[Factors] = [
             tuple(part.new_empty((n, *part.shape[1:])) for part in parts)
             for parts in self.plan.example
         ]
         for rows in _ranges(0, n, self.chunk):
-            places = [tuple(each[rows] for each in parts) for parts in held]
+            places = [tuple(each[rows] for each in parts) for parts in factors]
             self.plan.factors(take(samples, rows), places)
             bar.advance(rows.stop - rows.start)
-        return held
+        return factors
 
     def _add_columns(
-        self, A: Samples, start: int, panel: slice, held: list[Factors], bar: PatientBar
+        self, A: Samples, start: int, panel: slice, of_panel: list[Factors], bar: PatientBar
     ) -> None:
         """Fills the panel's columns of K for the samples of A from `start` on."""
         for rows in _ranges(start, count(A), self.chunk):
             block = self._block(rows.start, rows.stop, panel.start, panel.stop)
             left = self._factors(take(A, rows), bar)
-            for term, mine, theirs in zip(self.plan.terms, left, held, strict=True):
+            for term, mine, theirs in zip(self.plan.terms, left, of_panel, strict=True):
                 term.add(block, mine, theirs, self.plan.scale)
             bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
 
-    def _add_triangle(self, start: int, rows: slice, held: list[Factors]) -> None:
+    def _add_triangle(self, start: int, rows: slice, of_panel: list[Factors]) -> None:
         """Fills these rows of a panel that starts there, up to the diagonal at least."""
-        for term, factors in zip(self.plan.terms, held, strict=True):
+        for term, factors in zip(self.plan.terms, of_panel, strict=True):
             for part in _ranges(rows.start, rows.stop, term.triangle_rows(rows.stop - rows.start)):
                 block = self._block(start + part.start, start + part.stop, start, start + part.stop)
                 left, right = (tuple(f[some] for f in factors) for some in (part, slice(part.stop)))
@@ -383,10 +383,10 @@ class EmpiricalNTK(Kernel):
         samples = self._samples("A", A)
         if not count(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
-        found = self._assembled(samples, lambda assembly: assembly.features_and_outputs(samples))
-        if not bool(found[0].isfinite().all()):
+        both = self._assembled(samples, lambda assembly: assembly.features_and_outputs(samples))
+        if not bool(both[0].isfinite().all()):
             require_finite_weights(self.module.state_dict())  # else a caller names the sample
-        return found
+        return both
 
     @in_plain_torch
     def factors(self) -> dict[str, Tensor] | None:
@@ -403,9 +403,9 @@ class EmpiricalNTK(Kernel):
         chosen = self._parameters().values()
         kinds = {(each.dtype, each.device) for each in chosen}
         if len(kinds) > 1:
-            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            described = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise InvalidInputError(
-                f"the parameters are {found}; expected one type and one device: convert the "
+                f"the parameters are {described}; expected one type and one device: convert the "
                 "module, or select some of them with params="
             )
         return next(iter(chosen)).detach()

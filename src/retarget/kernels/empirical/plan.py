@@ -363,8 +363,8 @@ def _gradients(network: Network, recording: Recording, chosen: range) -> dict[st
         return {}
     by = list(network.parameters.values())
     seed = _seed(recording, chosen, alike=False)
-    found = zip(network.parameters, derivatives(recording.outputs, by, seed), strict=True)
-    return {name: gradient for name, gradient in found if gradient is not None}
+    gradients = zip(network.parameters, derivatives(recording.outputs, by, seed), strict=True)
+    return {name: gradient for name, gradient in gradients if gradient is not None}
 
 
 def _require_use(network: Network, samples: Samples) -> None:

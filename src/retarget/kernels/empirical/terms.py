@@ -153,9 +153,9 @@ def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
     """(n, vocabulary * features) g (n, positions, features), added up by token."""
     n = len(g)
     rows = tokens.reshape(n, -1) + vocabulary * torch.arange(n, device=tokens.device)[:, None]
-    found = g.new_zeros((n * vocabulary, g.shape[2]))
-    found.index_add_(0, rows.flatten(), g.flatten(0, 1))
-    return found.view(n, -1)
+    summed = g.new_zeros((n * vocabulary, g.shape[2]))
+    summed.index_add_(0, rows.flatten(), g.flatten(0, 1))
+    return summed.view(n, -1)
 
 
 class JacobianTerm(FeatureTerm):
@@ -204,9 +204,9 @@ class JacobianTerm(FeatureTerm):
         parts = leaves(chunk.samples)
         with plain_attention, quiet_batching:
             gradients = vmap(jacrev(outputs, has_aux=True), in_dims=(None, *[0] * len(parts)))
-            jacobian, found = gradients(wanted, *parts)
+            jacobian, predictions = gradients(wanted, *parts)
         shape = len(parts[0]), len(chosen), -1
-        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2), found
+        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2), predictions
 
     def _one_by_one(self, chunk: Chunk) -> Tensor:
         network = chunk.network

@@ -203,8 +203,8 @@ class LookedUp(Use):
 
     def total(self, a: Tensor, g: Tensor) -> Tensor:
         """(vocabulary, features), with the gradients of a token added up."""
-        found = g.new_zeros((self.vocabulary, g.shape[2]))
-        return found.index_add_(0, a.flatten(), g[:, 0].mT.flatten(0, 1))
+        summed = g.new_zeros((self.vocabulary, g.shape[2]))
+        return summed.index_add_(0, a.flatten(), g[:, 0].mT.flatten(0, 1))
 
 
 def _two(value: Any) -> tuple[int, int]:

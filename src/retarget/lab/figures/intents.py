@@ -156,10 +156,10 @@ class IntentData:
     def rows(self, kind: str, features: int, combinations: int) -> Tensor:
         """(sentences, d) rows of length 1, of all parts."""
         if kind == "tangents":
-            found = [tangents(texts, features, combinations) for texts in self.parts if texts]
-            return functional.normalize(torch.from_numpy(np.concatenate(found)), dim=1)
-        found = [embeddings(texts) for texts in self.parts if texts]
-        embedded = torch.from_numpy(np.concatenate(found))
+            of_parts = [tangents(texts, features, combinations) for texts in self.parts if texts]
+            return functional.normalize(torch.from_numpy(np.concatenate(of_parts)), dim=1)
+        of_parts = [embeddings(texts) for texts in self.parts if texts]
+        embedded = torch.from_numpy(np.concatenate(of_parts))
         return random_relu(embedded, features) if kind == "random features" else embedded
 
 

@@ -172,9 +172,9 @@ class RidgeAnswers:
 def _require_fitting(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> None:
     """Rejects features that were prepared before learning, or for another learner."""
     for features, start in parts:
-        found = features.shape[1], start.shape[1]
-        if found != tuple(weights.shape):
+        sizes = features.shape[1], start.shape[1]
+        if sizes != tuple(weights.shape):
             raise InvalidInputError(
-                f"X was prepared with {found[0]} features for {found[1]} outputs, but the learner "
+                f"X was prepared with {sizes[0]} features for {sizes[1]} outputs, but the learner "
                 f"has {weights.shape[0]} and {weights.shape[1]}; call prepare again, after learn"
             )

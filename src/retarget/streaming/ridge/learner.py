@@ -312,9 +312,9 @@ class StreamingRidge(RidgeAnswers):
             other: A learner with the same features (see `empty`); it is not changed.
         """
         if type(other) is not type(self):
-            found = type(other).__name__
+            kind = type(other).__name__
             expected = type(self).__name__
-            raise InvalidInputError(f"other is a {found}; expected a {expected}")
+            raise InvalidInputError(f"other is a {kind}; expected a {expected}")
         one = self.learned
         two = other.learned
         both = one.moments is not None and two.moments is not None
@@ -462,9 +462,9 @@ class StreamingRidge(RidgeAnswers):
                 "views= as in the constructor"
             )
         saved = values["kernel"]
-        found = loaded._map.description
-        if saved != found:
-            raise InvalidInputError(f"it was saved with the kernel {saved}, not {found}")
+        described = loaded._map.description
+        if saved != described:
+            raise InvalidInputError(f"it was saved with the kernel {saved}, not {described}")
         if values["dtype"] is None:
             return loaded
         moments = Moments.from_state(

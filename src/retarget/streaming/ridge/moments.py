@@ -286,8 +286,8 @@ class Moments:
         """Checks and restores a saved state."""
         m, c = require_shape("cross", tensors["cross"], None, None).shape
         device = tensors["cross"].device
-        held = cls(m, c, intercept, device, views=views, precision=precision)
-        sizes = {"m": m, "c": c, "t": m * (m + 1) // 2, "k": held.shared.shape[1]}
+        sums = cls(m, c, intercept, device, views=views, precision=precision)
+        sizes = {"m": m, "c": c, "t": m * (m + 1) // 2, "k": sums.shared.shape[1]}
         for name, shape in SUMS.items():
             tensor = require_shape(name, tensors[name], *(sizes[each] for each in shape))
             expected = precision if name == "triangle" else torch.float64
@@ -297,30 +297,30 @@ class Moments:
                     f"expected numbers of at most {LARGEST_SUM:.0e} in size"
                 )
             if name == "triangle":
-                held.triangle = Triangle.of_packed(tensor, held.mean)
+                sums.triangle = Triangle.of_packed(tensor, sums.mean)
             else:  # a copy has the usual alignment, on which the last digits of products depend
-                setattr(held, name, tensor.clone())
+                setattr(sums, name, tensor.clone())
         for name, kind in NUMBERS.items():
-            setattr(held, name, kind(numbers[name]))
-        weights = (held.weight, held.squared_weight)
-        most = LARGEST_NUMBER * max(held.count, 0)
-        if not 0 < held.weight <= most or not 0 < held.squared_weight <= most * LARGEST_NUMBER:
+            setattr(sums, name, kind(numbers[name]))
+        weights = (sums.weight, sums.squared_weight)
+        most = LARGEST_NUMBER * max(sums.count, 0)
+        if not 0 < sums.weight <= most or not 0 < sums.squared_weight <= most * LARGEST_NUMBER:
             raise InvalidInputError(
-                f"count is {held.count}, weight is {weights[0]}, squared_weight is {weights[1]}; "
+                f"count is {sums.count}, weight is {weights[0]}, squared_weight is {weights[1]}; "
                 "expected at least 1 sample, and positive weights of at most "
                 f"{LARGEST_NUMBER:g} each"
             )
-        peaks = held.peak_scatter, held.peak_power, held.peak_weight
+        peaks = sums.peak_scatter, sums.peak_power, sums.peak_weight
         if not all(0 <= each < math.inf for each in peaks):
             raise InvalidInputError(
                 f"peak_scatter is {peaks[0]}, peak_power is {peaks[1]} and peak_weight is "
                 f"{peaks[2]}; expected finite numbers"
             )
-        if not held._are_possible():
+        if not sums._are_possible():
             raise InvalidInputError(
                 "scatter, cross and power are not sums over the same samples: no samples have them"
             )
-        return held
+        return sums
 
     def solve(self, gamma: float | Literal["auto"]) -> RidgeSolution:
         """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small.

@@ -307,13 +307,13 @@ def _estimated(
     T = basis.mT @ torch.cat(images, 1)
     nodes, vectors = torch.linalg.eigh((T + T.mT) / 2)
     nodes = nodes.clamp(min=0)
-    found = vectors[: len(R)].mT @ R
-    seen = found[:, c:]
+    coordinates = vectors[: len(R)].mT @ R
+    seen = coordinates[:, c:]
     if problem.held is None:
         own = seen.square().sum(1) * nodes
     else:
         own = (seen * (vectors.mT @ (basis.mT @ problem.held[:, :number]))).sum(1)
-    return Spectrum(nodes, found[:, :c].square().sum(1), own / _traces(z))
+    return Spectrum(nodes, coordinates[:, :c].square().sum(1), own / _traces(z))
 
 
 def downhill(score: Callable[[float], float], start: int, lowest: int) -> int:
@@ -354,19 +354,19 @@ def low_rank_eigen(C: Tensor, rank: int) -> Eigen:
     rest = C.diagonal().clone()
     L = C.new_zeros(len(C), rank)
     least = LEAST_PIVOT * float(rest.max())
-    found = 0
-    while found < rank:
+    columns = 0
+    while columns < rank:
         pivot = int(rest.argmax())
         size = float(rest[pivot])
         if size <= least:
             break
-        column = C[pivot] - L[:, :found] @ L[pivot, :found]
+        column = C[pivot] - L[:, :columns] @ L[pivot, :columns]
         column /= math.sqrt(size)
         rest -= column.square()
         rest[pivot] = 0
-        L[:, found] = column
-        found += 1
-    Q, R = torch.linalg.qr(L[:, :found])  # C = Q (R R^T) Q^T
+        L[:, columns] = column
+        columns += 1
+    Q, R = torch.linalg.qr(L[:, :columns])  # C = Q (R R^T) Q^T
     inside = eigen(R @ R.mT)
     return Eigen(Q @ inside.vectors, inside.values)
 
