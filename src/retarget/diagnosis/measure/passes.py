@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.arrays import panels
-from retarget.engine.cholesky import warn_if_meaningless
+from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
 from retarget.engine.lesson import Lesson
 from retarget.engine.response import final_response

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from retarget.engine.cholesky import solve_lower, solve_lower_transposed
 from retarget.engine.stability import stable_limit
 from retarget.engine.stream_kernel import StreamKernel
+from retarget.engine.triangular import solve_lower, solve_lower_transposed
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
 

@@ -46,9 +46,10 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows, panels, require_memory, shallow
-from retarget.engine.cholesky import GrowingCholesky, solve_lower, solve_lower_transposed
+from retarget.engine.cholesky import GrowingCholesky
 from retarget.engine.losses import outputs, slope_product, steepest_slope
 from retarget.engine.offline.learner import OfflineLearner, block_bounds
+from retarget.engine.triangular import solve_lower, solve_lower_transposed
 from retarget.errors import InvalidInputError, NotConvergedError, NotPositiveDefiniteError
 from retarget.state_files import part_of, require_shape
 

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from numbers import Integral
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -57,6 +56,7 @@ from retarget.samples import (
     take,
     with_type_of,
 )
+from retarget.scalars import is_whole
 from retarget.settings import full_precision, in_plain_torch
 from retarget.text import amount_of_memory, as_seed
 
@@ -299,9 +299,9 @@ class EmpiricalNTK(Kernel):
     ) -> None:
         require_network(module)
         load_gradients()
-        number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
+        number = is_whole(outputs) and outputs >= 0
         several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
-        counted = isinstance(sketch, Integral) and not isinstance(sketch, bool) and sketch >= 1
+        counted = is_whole(sketch) and sketch >= 1
         for name, value, valid, expected in (
             (
                 "outputs",
@@ -327,7 +327,7 @@ class EmpiricalNTK(Kernel):
                 "or the number of an output"
             )
         self.module = module
-        self.outputs = outputs
+        self.outputs = int(outputs) if is_whole(outputs) else outputs
         self.mode = mode
         self.accumulate = accumulate
         if not isinstance(params, str | None) and not callable(params):
@@ -358,6 +358,10 @@ class EmpiricalNTK(Kernel):
     def __repr__(self) -> str:
         sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
         return f"EmpiricalNTK({type(self.module).__name__}, outputs={self.outputs!r}{sketch})"
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Returns the weights and the buffers of the network, by name."""
+        return self.module.state_dict()
 
     def explicit_features(self, count: int, seed: int) -> FrozenSketch:
         """Returns the sketch of the network as it is now, of its own size if it has one."""

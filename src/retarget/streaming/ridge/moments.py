@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from retarget.engine.cholesky import expected_digits, inverse_norm
+from retarget.engine.condition import expected_digits, inverse_norm
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
