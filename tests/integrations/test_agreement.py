@@ -348,7 +348,7 @@ def test_true_targets_are_one_hot_rows_of_classes_and_numbers_as_they_are():
 
 def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evaluation():
     samples, targets, found, corrector = second_block(8)
-    assert found == agreement.Shift().add(targets[:4], Y[4:8]).found(corrector)
+    assert found == agreement.Shift().add(targets[:4], Y[4:8]).numbers(corrector)
     twin = closed_loop(network(), corrector.learner, block_size=8, replay=8)
     twin.next_block(X[:4], Y[:4])
     expected = twin.next_block(X[4:8], Y[4:8])
@@ -365,16 +365,16 @@ def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evalua
 
 def test_the_shift_is_the_root_of_the_mean_square_of_all_portions():
     corrector = pair()[1]
-    assert agreement.Shift().found(corrector) == {"shift": 0.0, "largest_target": 0.0}
+    assert agreement.Shift().numbers(corrector) == {"shift": 0.0, "largest_target": 0.0}
     Z = corrector.correct(X[:12], Y[:12])
     portions = agreement.Shift().add(Z[:5], Y[:5]).add(Z[5:], Y[5:12])
     root = (sum((z - y) ** 2 for z, y in zip(Z.ravel(), Y[:12].ravel(), strict=True)) / 24).sqrt()
     expected = {"shift": root.item(), "largest_target": max(map(abs, Z.ravel().tolist()))}
-    assert portions.found(corrector) == pytest.approx(expected, rel=1e-12)
-    assert agreement.Shift().add(-3 * HOT, HOT).found(corrector)["largest_target"] == 3
+    assert portions.numbers(corrector) == pytest.approx(expected, rel=1e-12)
+    assert agreement.Shift().add(-3 * HOT, HOT).numbers(corrector)["largest_target"] == 3
     trained = pair()[1]
     by_hand(trained.module, trained, tasks())
-    error = portions.found(trained)["linearization_error"]
+    error = portions.numbers(trained)["linearization_error"]
     assert error == trained.linearization_error > 0
 
 
@@ -383,6 +383,6 @@ def test_what_was_tried_is_logged_with_the_shift():
     corrector = rt.NetworkCorrector(network, LEARNER)
     true = network(X[:12]).detach()  # nothing can be better than these
     Z = corrector.correct(X[:12], true)
-    numbers = agreement.Shift().add(Z, true).found(corrector)
+    numbers = agreement.Shift().add(Z, true).numbers(corrector)
     assert numbers["shift"] == numbers["corrected"] == numbers["loss_on_true_targets"] == 0
     assert numbers["loss_on_corrected_targets"] == min(t.error for t in corrector.trials[1:]) > 0

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from retarget.engine.cholesky import GrowingCholesky, factorize, inverse_norm
+from retarget.engine.cholesky import GrowingCholesky, factorize
+from retarget.engine.condition import inverse_norm
 from retarget.errors import (
     DivergenceWarning,
     InvalidInputError,

@@ -27,12 +27,8 @@ from torch import Tensor
 
 from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.distributed.cluster import cluster_errors, computed
-from retarget.engine.cholesky import (
-    not_positive_definite,
-    solve_lower,
-    solve_lower_right,
-    solve_lower_transposed,
-)
+from retarget.engine.definite import not_positive_definite
+from retarget.engine.triangular import solve_lower, solve_lower_right, solve_lower_transposed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.form import Form
 from retarget.locks import cached_property

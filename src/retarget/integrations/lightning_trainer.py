@@ -64,12 +64,12 @@ def plain_fit(trainer: Trainer, ddp: bool = False) -> Problems:
 
 def only_optimizer(trainer: Trainer) -> torch.optim.Optimizer:
     """Returns the optimizer; raises if there are none or several."""
-    found: list[torch.optim.Optimizer] = trainer.optimizers
-    if len(found) != 1:
+    optimizers: list[torch.optim.Optimizer] = trainer.optimizers
+    if len(optimizers) != 1:
         raise InvalidInputError(
-            f"configure_optimizers returned {len(found)} optimizers; expected one"
+            f"configure_optimizers returned {len(optimizers)} optimizers; expected one"
         )
-    return found[0]
+    return optimizers[0]
 
 
 def described(trainer: Trainer, places: "Places") -> SGD:
@@ -116,10 +116,10 @@ def require_exact_training(trainer: Trainer, module: LightningModule, corrector:
     )
     optimizer = problems.check(only_optimizer, trainer)
     if optimizer is not None:
-        made = f"self.optimizer = torch.optim.{type(optimizer).__name__}(self.parameters(), ...)"
+        line = f"self.optimizer = torch.optim.{type(optimizer).__name__}(self.parameters(), ...)"
         keep = (
             f"keep one optimizer for all tasks: make it in __init__, after the network, with "
-            f"{made}, and return self.optimizer from configure_optimizers"
+            f"{line}, and return self.optimizer from configure_optimizers"
         )
         problems.check(require_optimizer, optimizer, corrector, keep)
     problems.check(require_passes, corrector, epochs, max_epochs=trainer.current_epoch + 1)

@@ -248,10 +248,10 @@ class Corrector(ABC):
 
     def _samples_of(self, state: dict[str, Any]) -> Samples | None:
         """Returns the samples of a state, if it has any; they must match the first ones."""
-        found = from_named("samples", state)
-        if found is None:
+        given = from_named("samples", state)
+        if given is None:
             return None
-        samples = as_samples("samples", found)
+        samples = as_samples("samples", given)
         if self._first is None or form_of(samples) != form_of(self._first[0]):
             raise InvalidInputError(
                 f"samples have shape {shapes_of(samples)}; expected the shape of the first samples"

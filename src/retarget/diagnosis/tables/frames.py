@@ -329,9 +329,9 @@ def _require_same_index(given: Mapping[str, Any]) -> None:
         first, expected = next(iter(indices.items()))
         labels = enumerate(zip(expected, index, strict=True), start=1)
         different = ((row, one, other) for row, (one, other) in labels if one != other)
-        if index.equals(expected) or not (found := next(different, None)):
+        if index.equals(expected) or not (mismatch := next(different, None)):
             continue
-        row, one, other = found
+        row, one, other = mismatch
         where = f"(row {row:,} is {shown(one)} in {first} and {shown(other)} in {what})"
         if index.is_unique and set(index) == set(expected):
             raise InvalidInputError(

@@ -40,15 +40,15 @@ def trained_parameters(
     else:
         chosen = set()
         for each in as_choice(wanted):
-            found = {each} & trained.keys() or {name for name in trained if _within(name, each)}
-            if not found:
+            matching = {each} & trained.keys() or {name for name in trained if _within(name, each)}
+            if not matching:
                 layers = {name.rpartition(".")[0] for name in trained} - {""}
                 near = did_you_mean(each, [*trained, *sorted(layers)], cutoff=0.0)
                 raise InvalidInputError(
                     f"params has {each!r}, which matches nothing; expected names of trained "
                     f"parameters or of their layers, or patterns: did you mean {str(near)!r}?"
                 )
-            chosen |= found
+            chosen |= matching
     if not chosen:
         raise InvalidInputError(
             "params selects no parameters; expected names of parameters, or None for all of them"
@@ -95,26 +95,27 @@ def preconditioner_of(
             "RMSprop, or a dict of factors by the parameters' names"
         )
     groups = source.param_groups
-    held = {id(value): group for group in groups for value in group["params"]}
+    group_of = {id(value): group for group in groups for value in group["params"]}
     for group in groups:
         _require_alike(group, groups[0], kind.__name__)
-    found = {}
+    factors = {}
     for name in names:
         value = module.get_parameter(name)
-        if id(value) not in held:
+        if id(value) not in group_of:
             raise InvalidInputError(
                 f"the optimizer does not hold the parameter {name}; expected the optimizer of this "
                 "module, or leave the parameter out with params="
             )
-        group, state = held[id(value)], source.state.get(value, {})
+        group = group_of[id(value)]
+        state = source.state.get(value, {})
         if not state and kind is not SGD:
             raise InvalidInputError(
                 f"the optimizer has taken no step on {name} yet, so that it has no second moments; "
                 "train a few steps first, or leave the parameter out with params="
             )
         ratio = float(group["lr"]) / float(groups[0]["lr"])
-        found[name] = ratio * _FACTORS[kind](value, group, state)
-    return found
+        factors[name] = ratio * _FACTORS[kind](value, group, state)
+    return factors
 
 
 def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> Tensor:

@@ -123,7 +123,9 @@ class IntentData:
             train, test = load_banking77()
         else:
             clinc = load_clinc150()
-            train, test, strangers = clinc.train, clinc.test, clinc.out_of_scope.texts
+            train = clinc.train
+            test = clinc.test
+            strangers = clinc.out_of_scope.texts
         self.names = sorted(set(train.intents))[:intents]
         train, test = (_first(each, self.names, per_intent) for each in (train, test))
         if per_intent is not None:
@@ -154,10 +156,10 @@ class IntentData:
     def rows(self, kind: str, features: int, combinations: int) -> Tensor:
         """(sentences, d) rows of length 1, of all parts."""
         if kind == "tangents":
-            found = [tangents(texts, features, combinations) for texts in self.parts if texts]
-            return functional.normalize(torch.from_numpy(np.concatenate(found)), dim=1)
-        found = [embeddings(texts) for texts in self.parts if texts]
-        embedded = torch.from_numpy(np.concatenate(found))
+            of_parts = [tangents(texts, features, combinations) for texts in self.parts if texts]
+            return functional.normalize(torch.from_numpy(np.concatenate(of_parts)), dim=1)
+        of_parts = [embeddings(texts) for texts in self.parts if texts]
+        embedded = torch.from_numpy(np.concatenate(of_parts))
         return random_relu(embedded, features) if kind == "random features" else embedded
 
 

@@ -97,10 +97,12 @@ class RidgeAnswers:
         learned = self.learned
         weights, intercept, _ = solution = self._solved(learned)
         if isinstance(X, Prepared):
-            like, parts = X.like, iter(X.parts)
+            like = X.like
+            parts = iter(X.parts)
             _require_fitting(X.parts, weights)
         else:
-            like, parts = library_of(X), self._rows.means(X, learned)
+            like = library_of(X)
+            parts = self._rows.means(X, learned)
         predicted = [weights.new_empty(0, learned.outputs)]
         deviations = [weights.new_empty(0, learned.outputs)]
         if return_std:
@@ -170,9 +172,9 @@ class RidgeAnswers:
 def _require_fitting(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> None:
     """Rejects features that were prepared before learning, or for another learner."""
     for features, start in parts:
-        found = features.shape[1], start.shape[1]
-        if found != tuple(weights.shape):
+        sizes = features.shape[1], start.shape[1]
+        if sizes != tuple(weights.shape):
             raise InvalidInputError(
-                f"X was prepared with {found[0]} features for {found[1]} outputs, but the learner "
+                f"X was prepared with {sizes[0]} features for {sizes[1]} outputs, but the learner "
                 f"has {weights.shape[0]} and {weights.shape[1]}; call prepare again, after learn"
             )

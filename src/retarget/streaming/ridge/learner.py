@@ -104,8 +104,11 @@ class StreamingRidge(RidgeAnswers):
         calibration: int = 0,
     ) -> None:
         self.gamma = as_ridge(gamma)
-        self.features, self.seed = as_count("features", features), as_seed("seed", seed)
-        self.intercept, self.precision, self._views = bool(intercept), precision, Views(views)
+        self.features = as_count("features", features)
+        self.seed = as_seed("seed", seed)
+        self.intercept = bool(intercept)
+        self.precision = precision
+        self._views = Views(views)
         if precision not in get_args(Precision):
             raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")
         self.calibration = 0 if calibration == 0 else as_count("calibration", calibration)
@@ -235,7 +238,8 @@ class StreamingRidge(RidgeAnswers):
             repeats: Whether a weight of 2 means that the sample was seen twice, as in scikit-learn,
                 and not that it is more certain than others. `gamma="auto"` depends on it.
         """
-        targets, before = as_targets("Y", Y), self.learned
+        targets = as_targets("Y", Y)
+        before = self.learned
         moments = None if before.moments is None else before.moments.copy()
         network_outputs = before.network_outputs
         kept = before.kept
@@ -308,11 +312,14 @@ class StreamingRidge(RidgeAnswers):
             other: A learner with the same features (see `empty`); it is not changed.
         """
         if type(other) is not type(self):
-            found, expected = type(other).__name__, type(self).__name__
-            raise InvalidInputError(f"other is a {found}; expected a {expected}")
-        one, two = self.learned, other.learned
+            kind = type(other).__name__
+            expected = type(self).__name__
+            raise InvalidInputError(f"other is a {kind}; expected a {expected}")
+        one = self.learned
+        two = other.learned
         both = one.moments is not None and two.moments is not None
-        mine, theirs = self._kind(one, sized=both), other._kind(two, sized=both)
+        mine = self._kind(one, sized=both)
+        theirs = other._kind(two, sized=both)
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
         if fingerprint(self._views.functions) != fingerprint(other._views.functions):
@@ -454,9 +461,10 @@ class StreamingRidge(RidgeAnswers):
                 f"it was saved with the views {values['views']}, not {loaded._views.names}; pass "
                 "views= as in the constructor"
             )
-        saved, found = values["kernel"], loaded._map.description
-        if saved != found:
-            raise InvalidInputError(f"it was saved with the kernel {saved}, not {found}")
+        saved = values["kernel"]
+        described = loaded._map.description
+        if saved != described:
+            raise InvalidInputError(f"it was saved with the kernel {saved}, not {described}")
         if values["dtype"] is None:
             return loaded
         moments = Moments.from_state(

@@ -112,7 +112,8 @@ class TangentLearner(StreamingRidge):
         self.params = list(trained_parameters(network, params))
         self.combinations = as_count("combinations", combinations)
         self.module = network.eval()
-        count, seed = as_count("features", features), as_seed("seed", seed)
+        count = as_count("features", features)
+        seed = as_seed("seed", seed)
         tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
         super().__init__(tangents, gamma, count, views=views, precision=precision, seed=seed)
 
