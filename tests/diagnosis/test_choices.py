@@ -155,6 +155,10 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamm
         literal = settled_at(stream, found.gamma.value, found.ridge.value, gamma, block)
         assert found.distance == pytest.approx(literal, rel=1e-5)
         assert ridge == "auto" or found.ridge.value == ridge
+        if ridge == "auto" and followed:  # with smoother aims, the ridge that worked, and none
+            tried = found.ridge.tried["value"].to_list()
+            assert len(tried) == 2
+            assert tried[0] == 0 < tried[1]
         np.testing.assert_allclose(found.aims, offline_aims(kernel, found.gamma.value, block))
 
 
@@ -168,9 +172,30 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     found, offline = choose_correction(kernel, LEARNER, automatic(gamma), 4, "auto")
     assert found.gamma.value == pytest.approx(2 * expected.gamma.value)
     assert found.ridge.value == expected.ridge.value
+    tried, of_few = found.gamma.tried.to_numpy(), expected.gamma.tried.to_numpy()
+    np.testing.assert_allclose(tried, of_few * [2, 1])
     np.testing.assert_allclose(found.aims, offline_aims(kernel, found.gamma.value, 4))
     A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
     np.testing.assert_allclose(offline.dual, A_off, rtol=1e-6, atol=1e-9)
+
+
+def test_smoother_ones_are_tried_as_long_as_the_targets_are_too_large(monkeypatch):
+    kernel = both_kernels(make_stream(60, 2, seed=1))[0]
+    choices = [choose_correction(kernel, LEARNER, by_hand(0.01 * 10**k), 4, 0.1) for k in range(3)]
+    sizes = [target_size(kernel, choice.aims, 0.1) for choice, _ in choices]
+    assert sizes[0] > sizes[1] > sizes[2]
+    nearest, _ = choose_correction(kernel, LEARNER, automatic(0.01), 4, 0.1)
+    assert (nearest.gamma.value, nearest.usable) == (0.01, True)
+    monkeypatch.setattr(correction, "TOO_LARGE", (sizes[1] + sizes[2]) / 2)
+    found, _ = choose_correction(kernel, LEARNER, automatic(0.01), 4, 0.1)
+    assert found.usable
+    assert found.gamma.value == pytest.approx(1.0)
+
+
+def target_size(kernel, aims, ridge):
+    tried = correction.TriedCorrection(kernel, LEARNER, aims, ridge)
+    correction.follow(kernel.windows(4), [tried])
+    return tried.size
 
 
 def test_where_nothing_keeps_the_targets_finite():

@@ -111,6 +111,12 @@ def test_a_parameter_that_only_later_samples_use():
         close(rt.EmpiricalNTK(module, params="experts.2", mode=mode)(X), products(G, G))
 
 
+def test_padding_that_only_samples_between_those_tried_have():
+    module = nn.Sequential(nn.Embedding(6, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
+    X = torch.tensor([[1, 2, 3], [4, 0, 0], [5, 1, 2], [0, 3, 0], [3, 4, 5]])
+    close(rt.EmpiricalNTK(module.double())(X), products(*2 * [gradients(module, X)]))
+
+
 def multiply(x, weight):
     return x @ weight
 

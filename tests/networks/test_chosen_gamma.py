@@ -316,6 +316,10 @@ def test_saved_and_resumed(tmp_path):
     with pytest.raises(InvalidInputError, match="5 trials of which 0 are chosen; expected one"):
         make().resume(tasks[:2], Z, unchosen)
     fixed = rt.NetworkCorrector(network, learner, 1.0, BLOCK)
+    given = Z.clone()
+    fixed.resume(tasks[:2], given)
+    given.zero_()  # a caller may use its tensor for something else
+    assert torch.equal(fixed.recorrect(), Z)
     with pytest.raises(InvalidInputError, match="5 trials of which 1 are chosen; .* no trials"):
         fixed.resume(tasks[:2], Z, whole.trials)
     wrong = [tuple(trial) for trial in whole.trials]

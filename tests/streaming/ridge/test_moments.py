@@ -456,6 +456,19 @@ def test_features_computed_again_may_be_off_by_their_rounding(intercept, offset,
         sums.without(much_off)
 
 
+def test_what_many_of_them_add_to_the_mean_of_the_few_that_are_left():
+    features = torch.randn(3, generator=torch.Generator().manual_seed(0)).expand(101, 3)
+    targets = torch.zeros(101, 1)
+    sums, again, much_off = (Moments(3, 1, intercept=True) for _ in range(3))
+    sums.add(features, targets)
+    most = sums.feature_rounding * features[0].norm() * torch.tensor([1.0, 0, 0])
+    again.add(features[1:] + 0.9 * most, targets[1:])
+    assert sums.without(again).count == 1
+    much_off.add(features[1:] + 9 * most, targets[1:])
+    with pytest.raises(InvalidInputError, match="that were not learned"):
+        sums.without(much_off)
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 def test_so_may_their_products_with_targets(intercept):
     """A large target that goes, and small ones, met exactly, that stay."""

@@ -2,8 +2,15 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
+import numpy as np
 import pytest
+
+import retarget as rt
+from retarget.streaming.ridge import learner as ridge
+from support.problems import assert_same
 
 WORK = """
 import sys
@@ -54,6 +61,55 @@ if rank < 2:
     assert learner.samples == 40
 torch.distributed.destroy_process_group()
 """
+
+
+class Member:
+    """One of several threads that stand for processes."""
+
+    def __init__(self, rank, everyone, barrier):
+        self.rank, self.everyone, self.barrier = rank, everyone, barrier
+
+    def gather(self, numbers):
+        self.everyone[self.rank] = numbers
+        self.barrier.wait(timeout=60)
+        gathered = list(self.everyone)
+        self.barrier.wait(timeout=60)
+        return gathered
+
+    def add_up(self, tensor):
+        tensor.copy_(sum(self.gather(tensor.clone())))
+
+
+def merged(learners):
+    everyone, barrier = [None] * len(learners), Barrier(len(learners))
+    members = [Member(rank, everyone, barrier) for rank in range(len(learners))]
+    with ThreadPoolExecutor(len(learners)) as threads:
+        return list(threads.map(lambda each, group: each.all_merge(group), learners, members))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_each_knows_what_all_have_learned(intercept, monkeypatch):
+    """Features whose means are far apart, targets of several types and forms, and an empty part."""
+    monkeypatch.setattr(ridge, "Processes", lambda group: group)
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(n, 4)) + offset for n, offset in ((9, 500), (0, 0), (14, -300))]
+    targets = [rng.normal(size=len(X)) + 20 * place for place, X in enumerate(parts)]
+    targets[0] = targets[0].astype(np.float32)
+    targets[2] = targets[2][:, None]
+
+    def empty():
+        return rt.StreamingRidge("linear", 0.3, intercept=intercept)
+
+    found = merged([empty().learn(*part) for part in zip(parts, targets, strict=True)])
+    X, Y = np.concatenate(parts), np.concatenate([each.reshape(-1, 1) for each in targets])
+    whole = empty().learn(X, Y)
+    for each in found:
+        assert each.samples == 23
+        assert each.predict(X).shape == (23, 1)
+        assert each.predict(X).dtype == np.float64
+        assert_same(each.predict(X), whole.predict(X), 1e-9)
+    flat = merged([empty().learn(X[rows], Y[rows, 0]) for rows in (slice(9), slice(9, 23))])
+    assert [each.predict(X).shape for each in flat] == [(23,), (23,)]
 
 
 @pytest.mark.slow

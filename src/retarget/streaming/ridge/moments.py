@@ -233,8 +233,7 @@ class Moments:
         least = left.weight if repeats else left.weight**2 / left.count
         impossible = left.squared_weight <= (1 - ROUNDING) * least - ROUNDING * self.squared_weight
         left.squared_weight = max(left.squared_weight, least)
-        share_left = left.weight / self.weight
-        if impossible or not left._are_possible(*other._drift(gap, target_gap, share_left)):
+        if impossible or not left._are_possible(*other._drift(gap, target_gap)):
             raise InvalidInputError(
                 "samples are to be forgotten that were not learned; pass X and Y (and the weights "
                 "that they have by now) exactly as they were learned"
@@ -486,27 +485,27 @@ class Moments:
                 f"the sums have {left} correct digits, too few to choose gamma; give it"
             )
 
-    def _drift(self, gap: Tensor, target_gap: Tensor, share_left: float) -> tuple[float, Tensor]:
+    def _drift(self, gap: Tensor, target_gap: Tensor) -> tuple[float, Tensor]:
         """How far what is left without these samples may be off, if they were computed again.
 
-        A feature phi that is off by d, |d| <= e |phi|, changes C about the mean of the samples that
-        are left by (phi - mean) d^T and its transpose, and B by d (y - mean)^T: by little if phi
-        lies near this mean, however far both are from the origin.
+        With features phi + d, |d| <= e |phi|, in the place of phi, and the mean that is then found
+        for the samples left, their C is off by the sum of d d^T - (phi + d - mean) d^T - its
+        transpose, and B by that of -d (y - mean)^T: by little if phi lies near this mean, however
+        far both are from the origin. The first term takes nothing from C.
 
         Args:
             gap: Mean of these samples' features less that of the samples left.
             target_gap: The same for the targets.
-            share_left: The weight of the samples left, relative to all before.
 
         Returns:
-            A bound for C, and for the columns of B (c,).
+            A bound for what C may lack, and for the columns of B (c,).
         """
         spread = max(float(self.triangle.diagonal().sum()), 0.0)
         size = spread + self.weight * float(self.mean.square().sum())  # sum of |phi|^2
         spread += self.weight * float(gap.square().sum())  # sum of |phi - mean|^2
         power = self.power.clamp(min=0) + self.weight * target_gap.square()
         off = self.feature_rounding * math.sqrt(size)  # root of the sum of |d|^2
-        return off * (2 * math.sqrt(spread) + off / share_left), off * power.sqrt()
+        return 2 * off * math.sqrt(spread), off * power.sqrt()
 
     def _are_possible(self, drift: float = 0.0, target_drift: Tensor | float = 0.0) -> bool:
         """Whether samples can have these sums: C completed by y is positive semi-definite.
