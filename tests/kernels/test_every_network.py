@@ -111,6 +111,17 @@ def test_a_parameter_that_only_later_samples_use():
         close(rt.EmpiricalNTK(module, params="experts.2", mode=mode)(X), products(G, G))
 
 
+def test_a_token_that_comes_twice_keeps_the_rule_of_embeddings(monkeypatch):
+    made, make = [], ntk.make_plan
+    monkeypatch.setattr(ntk, "make_plan", lambda *a, **k: made.append(make(*a, **k)) or made[-1])
+    module = nn.Sequential(nn.Embedding(6, 4), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)).double()
+    X = torch.tensor([[1, 1, 3], [4, 1, 0], [0, 3, 3]])
+    close(rt.EmpiricalNTK(module)(X), products(*2 * [gradients(module, X)]))
+    assert [{name for layer in each.ways for name in layer} for each in made] == [
+        {"0.weight", None, "3.weight", "3.bias"}
+    ]
+
+
 def test_padding_that_only_samples_between_those_tried_have():
     module = nn.Sequential(nn.Embedding(6, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
     X = torch.tensor([[1, 2, 3], [4, 0, 0], [5, 1, 2], [0, 3, 0], [3, 4, 5]])
