@@ -27,6 +27,9 @@ VALUES = {
     "weight_decay": {"weight_decay": 0.2},
     "reduction": {"reduction": "mean", "with": {"batch_size": 3, "reduction": "sum"}},
 }
+# For an option that torch.optim.SGD has not: a function from the learner and its parameters to an
+# optimizer with a `step` of its own.
+OPTIMIZERS = {}
 # An option that estimators or the command do not offer belongs here, with the reason.
 NOT_IN_ESTIMATORS: set[str] = set()
 NOT_ON_THE_COMMAND_LINE: set[str] = set()
@@ -69,7 +72,7 @@ def test_in_a_loop_and_in_theory(option, problem):
     changed, plain = given(option)
     learner = rt.SGD(**changed)
     parameter = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
-    optimizer = learner.to_torch([parameter])
+    optimizer = OPTIMIZERS.get(option, rt.SGD.to_torch)(learner, [parameter])
 
     def of_torch(w, gradient):
         parameter.grad = gradient

@@ -95,7 +95,7 @@ def test_a_metric_arrives_everywhere(metric, kind):
     assert shown["value"] == pytest.approx(
         found.score("online", "whole").accuracy.value if accuracy else expected
     )
-    words = metric.share or ("whose class is right" if accuracy else metric.words)
+    words = (metric.share or ("whose class is right" if accuracy else metric.words)).lower()
     page = report_html(found)
     assert words in page[: page.index('id="found"')].lower()
     assert words in " ".join(as_text(everything(found)).split()).lower()
