@@ -10,7 +10,6 @@ import pytest
 
 import retarget as rt
 from retarget import distributed, lab
-from support.printed import differences
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "retarget"
@@ -22,11 +21,6 @@ PAGES = sorted(
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|toml|yaml|json))`")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-
-
-# Pages whose blocks of code are plain: each runs alone, and what it prints is the block after it.
-PLAIN = ("README.md", "docs/index.md", "docs/partial_fit.md")
-CODE = re.compile(r"^```python\n(.*?)^```\n(?:\n```\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 
 
 def prose(page):
@@ -62,33 +56,6 @@ def test_every_file_that_is_named_exists(page):
         if "NAME" not in name and not name.startswith("results/"):
             folders = ROOT, SOURCE, SOURCE.parent, SOURCE / "experiments"
             assert any((folder / name).exists() for folder in folders), name
-
-
-def plain_blocks():
-    """Every block of these pages, with what it should print; what two pages share is run once."""
-    pages = [(ROOT / page).read_text() for page in PLAIN]
-    return dict.fromkeys(block for page in pages for block in CODE.findall(page))
-
-
-@pytest.mark.parametrize(("code", "shown"), plain_blocks())
-def test_a_block_of_code_runs_alone_and_prints_what_the_page_shows(code, shown, capsys):
-    exec(compile(code, "a block of a page", "exec"), {"__name__": "__main__"})
-    printed = capsys.readouterr().out
-    assert differences(printed, shown) == []
-    assert len(printed.splitlines()) == len(shown.splitlines()) > 0
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_a_front_page_begins_with_a_sentence_eight_lines_of_code_and_a_picture(page):
-    text = (ROOT / page).read_text()
-    sentence, rest = text.split("\n\n", 2)[1:]
-    assert sentence.count("\n") == 0
-    assert sentence.count(". ") == 0
-    code, shown = CODE.match(rest).groups()
-    assert len(code.split("\n\n")) == 2  # the imports, and the rest
-    assert len([line for line in code.splitlines() if line]) == 8
-    assert len(re.findall(r"\d+\.\d+", shown)) == len(shown.split()) == 2
-    assert rest[CODE.match(rest).end() :].lstrip().startswith("![")
 
 
 def walks():

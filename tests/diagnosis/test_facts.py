@@ -4,9 +4,11 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import polars as pl
 import pytest
 
+import retarget as rt
 from retarget.diagnosis.answers import UNKNOWN, Drift, Estimate, Forgetting
 from retarget.diagnosis.facts import (
     Comparison,
@@ -165,6 +167,30 @@ def test_a_drift_with_an_old_part_that_could_be_kept_is_forgetting():
     ):
         known = replace(followed, forgetting=replace(FORGOT, knowable=knowable))
         assert verdict_kind(known) == expected
+
+
+def test_no_batch_model_serves_old_and_new_rows_where_these_contradict_each_other():
+    """It is far better than a constant on rows of the whole stream, most of which are old ones."""
+    whole = comparison(BEHIND, batch_constant=AHEAD)
+    for next_rows, expected in ((BEHIND, "follows the drift"), (UNCLEAR, "forgotten")):
+        asked = {"whole": whole, "next": comparison(AHEAD, batch_constant=next_rows)}
+        followed = evidence(drift=drifts(), forgetting=replace(FORGOT, knowable=AHEAD))
+        assert verdict_kind(replace(followed, asked=asked)) == expected
+
+
+@pytest.mark.parametrize("share", [0.5, 0.6])
+def test_labels_that_flip_are_drift_that_the_model_follows(share):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(700, 2))
+    flipped = np.arange(700) >= share * 700
+    y = (X @ [1.0, -1.0] > 0) ^ flipped
+    found = rt.diagnose(X, np.where(y, "yes", "no"))
+    assert found.forgetting.low > 1  # and yet it is drift: what it has let go of is out of date
+    assert found.verdict.kind == "follows the drift"
+    assert "It has let go of the past" in found.verdict.headline
+    assert "but on the next rows a batch model is worse than predicting" in found.verdict.headline
+    assert not any("corrected targets" in text for text in found.verdict.recommendations)
+    assert share * 700 < found.drift.onset < share * 700 + 100
 
 
 def test_nothing_was_learned_unless_somebody_once_beat_the_constant():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import retarget as rt
+from retarget.diagnosis.words.numbers import percent
 
 SEEDS = range(3)
 
@@ -47,6 +48,10 @@ def test_a_clear_difference_of_the_loss_is_not_overridden_by_the_accuracy(seed):
     assert abs(whole.accuracy_gap.value) < 0.02
     assert found.verdict.kind in ("behind", "one pass", "forgotten")
     assert "as good" not in found.verdict.headline
+    # the headline says how often the rare class is right: 97% of all rows are, whoever says "no"
+    online, batch = (percent(whole.score(one).recall[1].value) for one in ("online", "offline"))
+    assert f", with {online} of 'yes' right against {batch}" in found.verdict.headline
+    assert "of the classes right" not in found.verdict.headline
 
 
 def test_a_learner_that_does_diverge_is_called_so():

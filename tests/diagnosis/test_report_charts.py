@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from retarget.diagnosis.answers import UNKNOWN, Estimate
+from retarget.diagnosis.findings import sentences
 from retarget.diagnosis.report.charts import Chart, NotDrawn, log_scale, rows, scale
 from retarget.diagnosis.report.charts.catalog import CHARTS, report_charts
 from retarget.diagnosis.report.page import chart_json
@@ -69,6 +70,9 @@ class TestForgetting:
         band = traces(wide, "forgetting")[0]
         assert np.nanmin(band.y) > 0
         assert not np.isinf(band.y).any()
+        nothing = diagnosis.forgetting.curve.with_columns(value=pl.Series([-1.0, 300.0, 400.0]))
+        right = replace(diagnosis, forgetting=replace(diagnosis.forgetting, curve=nothing))
+        assert min(traces(right, "forgetting")[1].y) == 0.01  # an error of 0, later
 
     def test_of_the_user_s_model(self):
         error = traces(made.model_regression(), "forgetting")[1]
@@ -129,6 +133,11 @@ class TestAlong:
         assert f"(position 41, {diagnosis.stream.times[40]})" in chart.caption
         rows_of_file = made.drifting(made.classification(), onset=41)
         number = rows_of_file.stream.rows[40]
+        assert number > 41  # held-out rows are counted
+        assert f"mostly from row {number} on." in " ".join(sentences(rows_of_file))
+        time = diagnosis.stream.times[40]
+        found = " ".join(sentences(diagnosis))
+        assert f"mostly from row {diagnosis.stream.rows[40]} ({time}) on." in found
         assert list(traces(rows_of_file, "along")[-1].x) == [number, number]
         unclear = replace(diagnosis.drift, effect=Estimate(-0.4, -0.9, 0.1))
         names = [trace.name for trace in traces(replace(diagnosis, drift=unclear), "along")]
@@ -475,6 +484,15 @@ def test_numbers_in_words():
         (0.0, "0%"), (-1e-9, "0%"), (1.25, "125%"), (-0.2, "\u221220%"), (math.nan, "not defined"),
     ):  # fmt: skip
         assert numbers.percent(share) == text
+    for effect, text in (
+        (Estimate(-0.5, -0.6, -0.4), "50% lower (40% to 60%)"),
+        (Estimate(-0.9996, -0.9999, -0.98), "more than 99.9% lower (at least 98%)"),
+        (Estimate(-0.9998, -0.9999, -0.9996), "more than 99.9% lower"),
+        (Estimate(-1.0, -1.0, -1.0), "more than 99.9% lower"),  # 1 - 1e-32 is 1, too
+        (Estimate(0.9998, 0.5, 1.5), "100% higher (50% to 150%)"),
+        (Estimate(1.5, 1.2, 1.8), "2.5 times as high (2.2 to 2.8)"),
+    ):
+        assert numbers.change_words(effect) == text
     assert numbers.interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
     assert numbers.interval(Estimate(1, math.nan, 2)) == "no interval"
     assert numbers.with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"

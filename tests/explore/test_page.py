@@ -427,6 +427,13 @@ def test_on_a_phone_it_fits_and_a_finger_drags_a_point(visit):
     assert np.mean([float(part) for part in re.findall(r"\d+", background)]) < 60
 
 
+def test_in_the_frame_of_a_phone_no_number_is_cut(visit):
+    page = visit(width=349, height=844)  # what the site's front page leaves it, 390 pixels wide
+    table, card = (page.locator(part).bounding_box() for part in ("#legend", "#reading"))
+    assert table["x"] + table["width"] <= card["x"] + card["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 349
+
+
 def test_everything_that_can_be_used_has_a_name_and_the_table_is_in_sight(visit):
     page = visit(width=1400, height=900)
     table, words = (page.locator(part).bounding_box() for part in ("#legend", "header p"))

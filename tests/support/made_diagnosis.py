@@ -152,8 +152,9 @@ def diagnosis_of(stream, questions=("whole", "next")):
 
 
 def drifting(diagnosis, onset=41):
-    """The same with drift from a row on."""
-    drift = Drift(window=16, refits=8, rows=128, effect=Estimate(-0.4, -0.5, -0.3), onset=onset)
+    """The same with drift from the row of this place in the stream on (counted from 1)."""
+    number = int(diagnosis.stream.rows[onset - 1])
+    drift = Drift(window=16, refits=8, rows=128, effect=Estimate(-0.4, -0.5, -0.3), onset=number)
     return replace(diagnosis, drift=drift)
 
 

@@ -198,7 +198,8 @@ class Drift:
         rows: Rows on which they were compared: those after each point, up to the next.
         effect: The change of the loss if only recent rows are used, relative to a batch model of
             all rows so far: below 0 means that the stream drifts.
-        onset: From which row of the stream on (counted from 1) recent rows do better than all.
+        onset: From which row on recent rows do better than all: its number in the user's file or
+            array, as in `Stream.rows`.
     """
 
     window: int

@@ -70,17 +70,6 @@ def has_forgotten(forgetting: Forgetting | None) -> Known | None:
     return "no" if forgetting.high < NOT_FORGOTTEN else "not clear"
 
 
-def can_be_known(forgetting: Forgetting | None, whole: "Comparison | None") -> bool:
-    """Whether old and new rows can be known together: a batch model of both beats a constant.
-
-    By how much it does decides, not how clearly: this only chooses between the names of two facts
-    that are clear by themselves, that the past was forgotten and that the stream drifts.
-    """
-    if forgetting is not None and not math.isnan(forgetting.knowable.value):
-        return forgetting.knowable.value <= -WORTHWHILE
-    return whole is not None and whole.batch_constant.value <= -WORTHWHILE
-
-
 @dataclass(frozen=True)
 class Comparison:
     """How a learner does on one set of rows, compared with a batch model and with a constant.
@@ -128,6 +117,23 @@ class Comparison:
         return by_loss
 
 
+def can_be_known(
+    forgetting: Forgetting | None, whole: Comparison | None, coming: Comparison | None
+) -> bool:
+    """Whether old and new rows can be known together: a batch model of both serves on both.
+
+    It does not if it is clearly worse than a constant on the next rows, because rows like the old
+    ones now mean something else. On rows from the whole stream it has to be better than a constant;
+    there by how much decides, not how clearly: this only chooses between the names of two facts
+    that are clear by themselves, that the past was forgotten and that the stream drifts.
+    """
+    if coming is not None and coming.bad_batch_model:
+        return False
+    if forgetting is not None and not math.isnan(forgetting.knowable.value):
+        return forgetting.knowable.value <= -WORTHWHILE
+    return whole is not None and whole.batch_constant.value <= -WORTHWHILE
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What was measured about one learner: the online learner, or the user's own model.
@@ -166,7 +172,8 @@ class Facts:
         follows: Whether the stream drifts, and it is ahead of the batch model and of the simplest
             predictor on the next rows.
         together: Whether old and new rows can be known together: a batch model of all rows is
-            better than the simplest predictor on rows from the whole stream, and not only a little.
+            better than the simplest predictor on rows from the whole stream, and not only a little,
+            and not clearly worse than it on the next rows.
         bad_batch: Whether the batch model is clearly worse than the simplest predictor somewhere.
     """
 
@@ -202,7 +209,7 @@ def facts(evidence: Evidence) -> Facts:
         other=stands.get("test", stands.get("progressive")),
         one_pass=clear_cost(evidence.one_pass_cost),
         follows=follows,
-        together=can_be_known(forgetting, whole),
+        together=can_be_known(forgetting, whole, coming),
         bad_batch=any(one.bad_batch_model for one in asked.values()),
     )
 

@@ -211,13 +211,15 @@ def test_rows_within_a_microsecond_of_pandas(kind, zone):
     assert [getattr(table[named["time"]].dtype, "time_zone", None)] == expected
 
 
+@pytest.mark.parametrize("size", [1, 10**9])
 @pytest.mark.parametrize("space", ["", " "])
-def test_integers_after_a_space_stay_integers(tmp_path, space):
+def test_integers_after_a_space_stay_integers(tmp_path, space, size):
     path = tmp_path / "times.csv"
-    lines = [f"{space}{number},{k}.5,{k}" for k, number in enumerate(NANOSECONDS)]
+    times = [(size - 1) * 10**18 + nanoseconds for nanoseconds in NANOSECONDS]
+    lines = [f"{space}{time},{k}.5,{k}" for k, time in enumerate(times)]
     path.write_text("\n".join(["t,x,y", *lines]))
     table = read_table(path)
-    assert table["t"].to_list() == NANOSECONDS
+    assert table["t"].to_list() == times
     assert order_rows(table, Roles(("y",), time="t")).numbers.tolist() == [2, 3, 1]
 
 

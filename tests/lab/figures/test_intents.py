@@ -121,3 +121,19 @@ def test_the_small_version_says_how_small_it_is():
     figure = intents.draw(pl.concat(tables))
     titles = [axes.get_title("left") for axes in figure.axes]
     assert "6 intents, 60 sentences" in titles[0]
+
+
+def test_who_forgets_nearly_everything_leaves_the_picture_and_the_legend_says_so():
+    numbers = {"SGD": [0.9, 0.1], "SLDA": [0.95, 0.8]}
+    rows = [
+        {"seed": 0, "data": "banking77", "learner": learner, "test": "official", "sentences": 9}
+        | {"intents": 2 * (place + 1), "accuracy": accuracy}
+        for learner, accuracies in numbers.items()
+        for place, accuracy in enumerate(accuracies)
+    ]
+    figure = intents.draw(pl.DataFrame(rows, schema={"seed": pl.Int64, **intents.COLUMNS}))
+    (axes,) = figure.axes
+    assert axes.get_ylim() == (pytest.approx(0.7), pytest.approx(1.005))
+    (legend,) = (*figure.legends, *([axes.get_legend()] if axes.get_legend() else []))
+    shown = {text.get_text() for text in legend.get_texts()}
+    assert shown == {"SGD on outputs: 0.100, below", "SLDA: 0.800"}

@@ -189,7 +189,11 @@ def test_the_picture_of_a_small_version_says_so(seeds, counted, tmp_path):
     whole = parse_experiment("small", text)
     small = whole.small().changed(parse_changes([], seeds))
     assert small.note == f"quick: {counted}; too small to show the effect"
-    assert parse_experiment("small", SMALL_DIGITS).small().note.startswith("quick: ")
+    by_cases = SMALL_DIGITS + "[cases.few]\nquick = { parameters = { block_size = 5 } }\n"
+    small_case = parse_experiment("small", by_cases).small().changed(parse_changes([], seeds))
+    assert small_case.note == f"quick: {counted}"
+    # without a small version it is the whole one, and nothing is said
+    assert parse_experiment("small", SMALL_DIGITS).small().note == ""
     assert whole.note == ""
     sizes = {}
     for name, experiment in (("small", small), ("whole", whole.changed(parse_changes([], [3])))):

@@ -449,16 +449,36 @@ def test_features_computed_again_may_be_off_by_their_rounding(intercept, offset,
     again, much_off = Moments(30, 2, intercept), Moments(30, 2, intercept)
     again.add(features[:4] + 0.9 * sign * most * outward, targets[:4])
     left = sums.without(again)
-    assert_same(left.solve(1.0).weights, summed_left(features, targets, intercept), 1e-2)
+    kept = summed_left(features[4:], targets[4:], intercept, 1.0)
+    assert_same(left.solve(1.0).weights, kept, 1e-2)
     much_off.add(features[:4] + 400 * most * outward, targets[:4])
     with pytest.raises(InvalidInputError, match="that were not learned"):
         sums.without(much_off)
 
 
-def summed_left(features, targets, intercept):
-    sums = Moments(30, 2, intercept)
-    sums.add(features[4:], targets[4:])
-    return sums.solve(1.0).weights
+@pytest.mark.parametrize("intercept", [False, True])
+def test_so_may_their_products_with_targets(intercept):
+    """A large target that goes, and small ones, met exactly, that stay."""
+    rng = np.random.default_rng(2)
+    features = torch.from_numpy(rng.normal(size=(9, 30))).float()
+    targets = torch.from_numpy(rng.normal(size=(9, 1)))
+    targets[0] = 1e3
+    sums = Moments(30, 1, intercept)
+    sums.add(features, targets)
+    along = torch.nn.functional.normalize(summed_left(features[1:], targets[1:], intercept).mT)
+    most = sums.feature_rounding * features[:1].norm()
+    again, much_off = Moments(30, 1, intercept), Moments(30, 1, intercept)
+    again.add((features[:1] - 0.9 * most * along).float(), targets[:1])
+    sums.without(again)
+    much_off.add((features[:1] - 9 * most * along).float(), targets[:1])
+    with pytest.raises(InvalidInputError, match="that were not learned"):
+        sums.without(much_off)
+
+
+def summed_left(features, targets, intercept, gamma=1e-3):
+    sums = Moments(30, targets.shape[1], intercept)
+    sums.add(features, targets)
+    return sums.solve(gamma).weights
 
 
 def test_what_rounding_leaves_below_zero_is_reported():

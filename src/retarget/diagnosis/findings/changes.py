@@ -308,11 +308,18 @@ class WhereItStands(FindingKind, name="standing"):
 
     def advice(self, findings: Sequence[Finding], diagnosis: Diagnosis) -> Iterator[Advice]:
         """What to do if nothing that was tried helps."""
-        if verdict_kind(evidence(diagnosis)) == "as good":
+        shown = evidence(diagnosis)
+        verdict = verdict_kind(shown)
+        model = diagnosis.model
+        left = f"leave {'the learner' if model is None else name(model.name)} as it is"
+        if verdict == "as good":
             yield Advice("nothing", "Nothing needs correcting.")
             return
-        model = diagnosis.model
-        left = f"leave {'the learner' if model is None else model.name} as it is"
+        if verdict == "follows the drift":
+            yield Advice("leave", f"{sentence(left)}: it follows the stream.")
+            return
+        if facts(shown).bad_batch:
+            return  # a better batch model comes first: corrections follow this one
         if any(one.kind == UselessModel.name for one in diagnosis.findings):
             left = "try another model or other features"
         yield Advice("leave", f"Nothing that was tried is clearly better: {left}.")

@@ -7,7 +7,7 @@ from retarget.diagnosis.facts import clear_gain
 from retarget.diagnosis.findings.kind import Advice, Finding, FindingKind
 from retarget.diagnosis.result import Diagnosis
 from retarget.diagnosis.spelling import spelled
-from retarget.diagnosis.words.names import name
+from retarget.diagnosis.words.names import moment, name
 from retarget.diagnosis.words.numbers import interval, number, opposite, percent
 
 STRONG_INTERFERENCE = 0.25  # movement by one other group, as a share of a target's length
@@ -26,7 +26,8 @@ class StreamDrifts(FindingKind, name="drift"):
     def sentence(self, finding: Finding, diagnosis: Diagnosis) -> str:
         """How much less error recent rows give, and from where on."""
         less = opposite(finding.effect)
-        onset = "" if diagnosis.drift is None else f" from row {diagnosis.drift.onset:,} on"
+        drift = diagnosis.drift
+        onset = "" if drift is None else f" from {_row(diagnosis, drift.onset)} on"
         return (
             f"Recent rows predict the next ones better than all rows do: at {finding.against:.0f} "
             f"points of the stream, a batch model of the last {finding.value:,.0f} rows had "
@@ -41,6 +42,15 @@ class StreamDrifts(FindingKind, name="drift"):
                 "If old rows are out of date, compare with a batch model of recent rows: "
                 f"{spelled('aim', f'window:{one.value:.0f}')}."
             )
+
+
+def _row(diagnosis: Diagnosis, number: int) -> str:
+    """Returns a row by its number in the user's file, with the time when it came if it has one."""
+    stream = diagnosis.stream
+    words = f"row {number:,}"
+    if stream.times is not None:
+        words += f" ({moment(stream.times[stream.rows == number][0])})"
+    return words
 
 
 class ForgettingHidden(FindingKind, name="hidden"):

@@ -22,6 +22,7 @@ from retarget.diagnosis.words.names import (
     constant_name,
     error_word,
     kernel_words,
+    listed_names,
     on,
 )
 from retarget.diagnosis.words.numbers import change_words, number, with_interval
@@ -76,8 +77,8 @@ class UnseenClasses(FindingKind, name="unseen classes"):
     def find(self, diagnosis: Diagnosis) -> Iterator[Finding]:
         """One finding for each class of each question."""
         for answer in diagnosis.answers:
-            for name in answer.unseen:
-                yield self.finding(answer.question, subject=name)
+            for unseen in answer.unseen:
+                yield self.finding(answer.question, subject=unseen)
 
     def sentences(self, findings: Sequence[Finding], diagnosis: Diagnosis) -> Iterator[str]:
         """One sentence for each question, with its classes."""
@@ -149,8 +150,8 @@ class AddingUp(FindingKind, name="adding up"):
         if len(dropped) >= LONGEST_OPTION:
             dropped = spelled("drop")
         yield self.tip(
-            f"Check {listed(columns)}: together they give the target exactly (a linear "
-            "function). If you learn them only together with the target, leave them "
+            f"Check {listed_names(tuple(columns))}: together they give the target exactly (a "
+            "linear function). If you learn them only together with the target, leave them "
             f"out ({dropped})."
         )
 

@@ -57,7 +57,7 @@ def errors_along(
             if longer > chunk:
                 of_all = some.Y - offline_errors(few, thinned, longer).numpy()
             drift = _drift(few, some, of_all, longer, options)
-            onset = int(rows[drift.onset]) + 1
+            onset = int(some.rows[drift.onset])
             drift = replace(drift, window=drift.window * len(stream) // len(few), onset=onset)
     except NotPositiveDefiniteError:
         pass

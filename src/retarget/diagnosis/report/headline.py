@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retarget.diagnosis.answers import DIVERGED, Answer, Estimate, Question
+from retarget.diagnosis.answers import DIVERGED, Answer, Estimate, Forgetting, Question
 from retarget.diagnosis.facts import (
     NOT_FORGOTTEN,
     TENTH,
@@ -23,6 +23,7 @@ from retarget.diagnosis.facts import (
     verdict_kind,
 )
 from retarget.diagnosis.result import Diagnosis, VerdictKind
+from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.words.names import (
     baseline_name,
     batch_name,
@@ -42,6 +43,7 @@ from retarget.diagnosis.words.numbers import (
     with_interval,
 )
 
+RARE = 0.1  # share of the rows
 LARGEST_FACTOR = 50.0  # no more rows than so many times what there are can be asked for
 
 
@@ -163,11 +165,14 @@ class Headline:
         forgetting = self.shown.forgetting
         if forgetting is None or facts(self.shown).forgot != "yes":
             return
+        yield f"It has let go of the past: {self._increase()}; {self._why_let_go(forgetting)}."
+
+    def _why_let_go(self, forgetting: Forgetting) -> str:
+        """Says why the past could not be known as well."""
+        if self.shown.asked["next"].bad_batch_model:
+            return f"but on the next rows {self.batch} is worse than predicting {self.constant}"
         little = "hardly" if forgetting.knowable.high < 0 else "not clearly"
-        yield (
-            f"It has let go of the past: {self._increase()}; but there even {self.batch} is "
-            f"{little} better than predicting {self.constant}."
-        )
+        return f"but there even {self.batch} is {little} better than predicting {self.constant}"
 
     def _forgotten(self, known: Facts) -> Iterator[str]:
         """Says how much was forgotten, how fast, and what it does on the next rows."""
@@ -218,7 +223,8 @@ class Headline:
         questions = [question for question, one in self.shown.asked.items() if one.enough]
         compared = "; ".join(self._compared(question) for question in questions)
         if kind == "as good":
-            yield f"{self.who} is as good as {self.batch}: {compared}."
+            ahead = "ahead" in (self.shown.asked[question].standing for question in questions)
+            yield f"{self.who} is {'at least ' * ahead}as good as {self.batch}: {compared}."
         elif kind == "behind on the next rows":
             yield (
                 f"{self.who} still knows the past as well as {self.batch}, but is behind on what "
@@ -281,7 +287,7 @@ class Headline:
         text = f"{where} its {self.error} is {self._above(comparison)}"
         answer = self.diagnosis.answer(question)
         if self.who == "The online model" and answer is not None:
-            text += _accuracies(answer)
+            text += _right(answer, self.diagnosis.stream)
         return text
 
     def _above(self, comparison: Comparison) -> str:
@@ -304,13 +310,31 @@ def _against(excess: Estimate, model: str, tolerance: float = 0.0) -> str:
     return change_words(excess, f"below {its}", f"above {its}", its)
 
 
-def _accuracies(answer: Answer) -> str:
-    """Words how many rows both models get right, for classes."""
+def _right(answer: Answer, stream: Stream) -> str:
+    """Words how many rows both models get right, for classes: of a rare class, or else of all."""
+    of = "the classes"
     online = answer.score("online").accuracy
     batch = (answer.baseline("recent") or answer.score("offline")).accuracy
+    rare = _rare_class(stream)
+    if rare is not None and answer.baseline("recent") is None:
+        recalls = [answer.score(learner).recall for learner in ("online", "offline")]
+        if all(len(one) > rare and math.isfinite(one[rare].value) for one in recalls):
+            of = f"'{name(stream.target_names[rare], 24)}'"
+            online, batch = (one[rare] for one in recalls)
     if online is None or batch is None or math.isnan(online.value) or math.isnan(batch.value):
         return ""
-    return f", with {percent(online.value)} of the classes right against {percent(batch.value)}"
+    return f", with {percent(online.value)} of {of} right against {percent(batch.value)}"
+
+
+def _rare_class(stream: Stream) -> int | None:
+    """Returns the rarer one of two classes, if nearly all rows are of the other.
+
+    Then the accuracy says next to nothing: always predicting the other class has a high one.
+    """
+    shares = stream.Y.mean(axis=0)
+    if stream.kind != "classification" or len(shares) != 2 or shares.min() >= RARE:
+        return None
+    return int(shares.argmin())
 
 
 def times(increase: Estimate) -> str:

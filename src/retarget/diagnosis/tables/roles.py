@@ -279,9 +279,10 @@ def missing_in(column: pl.Series) -> pl.Series:
 def parsed_numbers(column: pl.Series) -> pl.Series:
     """Parses text as numbers, whole ones exactly; null for what is not a number."""
     text = column.str.strip_chars()
-    whole = text.cast(pl.Int64, strict=False)
-    if whole.null_count() == column.null_count():
-        return whole
+    for kind in (pl.Int64, pl.Int128):  # as Polars reads numbers that have no blanks around them
+        whole = text.cast(kind, strict=False)
+        if whole.null_count() == column.null_count():
+            return whole
     return text.cast(pl.Float64, strict=False)
 
 

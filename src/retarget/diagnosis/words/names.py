@@ -150,6 +150,7 @@ def too_few(answers: list[Answer]) -> str:
     return " and ".join(
         f"{QUESTIONS[one.question]} contain classes that were never learned"
         if one.unseen
-        else f"only {one.rows:,} rows to test on {WHERE[one.question]} ({ENOUGH} needed)"
+        else f"only {one.rows:,} row{'s' * (one.rows != 1)} to test on {WHERE[one.question]} "
+        f"({ENOUGH} needed)"
         for one in answers
     )

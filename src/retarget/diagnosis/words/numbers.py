@@ -10,6 +10,7 @@ SUPERSCRIPTS = str.maketrans(
 MINUS = "\u2212"
 TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
 MANY = 1.0  # a relative change above this is given as a multiple, not in per cent
+NEARLY_ALL = 0.9995  # of an error that is gone: in per cent it would be rounded to 100
 MOST_TIMES = 1000.0  # beyond this a multiple says no more
 
 
@@ -82,13 +83,21 @@ def opposite(estimate: Estimate) -> Estimate:
 def change_words(
     effect: Estimate, less: str = "lower", more: str = "higher", times: str = "as high"
 ) -> str:
-    """Words a relative change of the loss; one that is large, by how many times."""
+    """Words a relative change of the loss; one that is large, by how many times.
+
+    Examples:
+        >>> change_words(Estimate(-0.9998, -0.9999, -0.99))
+        'more than 99.9% lower (at least 99%)'
+    """
     if math.isnan(effect.value):
         return "not defined"
     if not (effect.low > 0 or effect.high < 0):
         return f"not clearly different ({interval(effect, share=True)})"
     if effect.value >= MANY:
         return f"{multiple(effect.value)} times {times} ({multiples(effect)})"
+    if effect.value <= -NEARLY_ALL:  # "100% lower" would be no error at all
+        at_least = f" (at least {percent(-effect.high)})" * (-effect.high < NEARLY_ALL)
+        return f"more than 99.9% {less}{at_least}"
     seen, word = (opposite(effect), less) if effect.value < 0 else (effect, more)
     return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
 

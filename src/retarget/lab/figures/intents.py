@@ -385,18 +385,21 @@ def _draw_curves(axes: Axes, name: str, curves: pl.DataFrame) -> None:
     sentences = int(_mean(curves["sentences"]))
     last = curves["intents"].to_numpy().max()
     letter(axes, name, f"{title}: {last} intents, {sentences:,} sentences")
-    lowest = 1.0
+    ends = {
+        learner: _mean(part.filter(intents=last)["accuracy"])
+        for learner, part in _by_learner(curves)
+    }
+    remembered = [end for end in ends.values() if end > REMEMBERS]
     for learner, part in _by_learner(curves):
-        end = _mean(part.filter(intents=last)["accuracy"])
-        label = f"{NAMES.get(learner, learner)}: {end:.3f}"
+        label = f"{NAMES.get(learner, learner)}: {ends[learner]:.3f}"
+        if remembered and ends[learner] <= REMEMBERS:
+            label += ", below"
         line = {"label": label, "lw": 1.8 if learner == "both" else 1.3}
         draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[learner], **line)
-        if end > REMEMBERS:
-            lowest = min(lowest, end)
     axes.set_xlabel("intents learned, one after another")
     axes.set_ylabel("accuracy on the test sentences of these")
-    if lowest < 1:  # who forgets nearly everything leaves the picture, so that the others differ
-        axes.set_ylim(lowest - 0.1, 1.005)
+    if remembered:  # who forgets nearly everything leaves the picture, so that the others differ
+        axes.set_ylim(min(remembered) - 0.1, 1.005)
     legend_below(axes)
 
 

@@ -28,7 +28,7 @@ from retarget.diagnosis.words.numbers import multiple, multiples, percent
 from retarget.learners import COLORS
 
 FEW_TIMES = 10.0  # above this the axis is logarithmic
-LOWEST = 0.01  # on a logarithmic axis
+LOWEST = 0.01  # on a logarithmic axis, which has no place for an error of 0
 HIGHEST = 1e9
 WIDEST = 2.5  # times the curve's highest point: an interval beyond that is cut
 
@@ -46,8 +46,9 @@ def forgetting_chart(diagnosis: Diagnosis) -> Chart | NotDrawn:
     y_axis = _axis(forgetting, times, logarithmic)
     traces = [
         _band(forgetting, logarithmic),
-        line("error on the same rows", ages, times, "%{customdata}", mode="lines+markers",
-             customdata=_tips(forgetting), line={"color": COLORS["online"], "width": 3}),
+        line("error on the same rows", ages, np.maximum(times, LOWEST * logarithmic),
+             "%{customdata}", mode="lines+markers", customdata=_tips(forgetting),
+             line={"color": COLORS["online"], "width": 3}),
         line("the same as when they came", ages[[0, -1]], [1.0, 1.0], "", hoverinfo="skip",
              line={"color": GREY, "dash": "dash", "width": 2}),
         *_half_life(forgetting, y_axis),

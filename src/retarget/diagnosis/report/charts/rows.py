@@ -183,7 +183,7 @@ def _drift_begins(diagnosis: Diagnosis) -> DriftBegins | None:
     if drift is None or not any(one.kind == "drift" for one in diagnosis.findings):
         return None
     at, unit = axis_of(stream)
-    row = drift.onset - 1
+    row = int(np.flatnonzero(stream.rows == drift.onset)[0])
     where = f"{unit} {at[row]:,}"
     if stream.times is not None:
         where += f", {moment(stream.times[row])}"
