@@ -27,7 +27,7 @@ def tuner(**parameters):
     return Tuner(chosen, data), data
 
 
-def test_joint_training_knows_all_and_one_after_another_the_last():
+def test_joint_training_and_one_after_another():
     joint = intent_tuning.run(config(learner="joint", epochs=8))
     assert joint["intents"].to_list() == [6]
     alone = intent_tuning.run(config(learner="fine-tuning", step=1, epochs=8))
@@ -36,7 +36,7 @@ def test_joint_training_knows_all_and_one_after_another_the_last():
     assert joint["bytes"][0] > alone["bytes"][0] == 0
 
 
-def test_a_mini_batch_of_replay_has_as_many_stored_sentences():
+def test_mini_batches_of_replay():
     known, data = tuner(capacity=30, epochs=1)
     first, then = data.learned[:20], data.learned[20:40]
     known.train(first)
