@@ -179,7 +179,7 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, finishes):
 
     schedule.carry_out(compute_here, watch)
     assert len(schedule.done) == 3
-    assert schedule.found == ({key} if finishes else set())
+    assert schedule.reused == ({key} if finishes else set())
     assert calls(tmp_path) == ({0: 2, 1: 1, 2: 2} if finishes else {0: 1, 1: 1, 2: 1})
 
 
