@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import ntk, plan, terms
+from retarget.kernels.empirical import assembly, plan, terms
 from retarget.kernels.empirical.terms import split, split_product
 from support.networks import Network, parameter
 from support.oracles.empirical_ntk import close, forms, gradients, products
@@ -247,22 +247,23 @@ def test_weights_used_for_some_samples_only(second):
 def test_gradients_are_computed_once_a_panel(monkeypatch):
     module, X = make("convolutions", n=12)
     kernel, passed = rt.EmpiricalNTK(module), []
-    factors, prepare = plan.EmpiricalPlan.factors, ntk.Assembly.__init__
+    factors, prepare = plan.EmpiricalPlan.factors, assembly.Assembly.__init__
 
     def counted(plan, x, into):
         passed.append(len(x))
         return factors(plan, x, into)
 
-    def small(assembly, *arguments):
-        prepare(assembly, *arguments)
-        assembly.chunk, assembly.panel = 2, 5
+    def small(made, *arguments):
+        prepare(made, *arguments)
+        made.chunk = 2
+        made.panel = 5
 
     monkeypatch.setattr(plan.EmpiricalPlan, "factors", counted)
     kernel(X)
     assert sum(passed) == 12
     kernel(X, X[:5])
     assert sum(passed) == 12 + 17
-    monkeypatch.setattr(ntk.Assembly, "__init__", small)
+    monkeypatch.setattr(assembly.Assembly, "__init__", small)
     kernel(X)
     assert sum(passed) == 12 + 17 + 12 + 7 + 2
 
@@ -583,7 +584,7 @@ def test_too_large_a_matrix_is_refused(monkeypatch):
     with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
         rt.EmpiricalNTK(module)(X)
     monkeypatch.setattr("retarget.arrays.free_memory", lambda device: None)
-    monkeypatch.setattr("retarget.kernels.empirical.ntk.free_memory", lambda device: None)
+    monkeypatch.setattr("retarget.kernels.empirical.assembly.free_memory", lambda device: None)
     close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
 
 

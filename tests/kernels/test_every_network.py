@@ -8,7 +8,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.empirical import ntk, plan
+from retarget.kernels.empirical import assembly, ntk, plan
 from support.networks import NETWORKS, Doubled, Network, network, parameter
 from support.oracles.empirical_ntk import close, gradients, products
 
@@ -35,12 +35,13 @@ def test_every_network_has_the_kernel_of_its_gradients(name, n):
         close(found, module(X).detach())
 
 
-def in_chunks(chunk, prepare=ntk.Assembly.__init__):
+def in_chunks(chunk, prepare=assembly.Assembly.__init__):
     """An `Assembly` that passes so many samples through the network at a time."""
 
-    def small(assembly, *arguments):
-        prepare(assembly, *arguments)
-        assembly.chunk, assembly.panel = chunk, 5
+    def small(made, *arguments):
+        prepare(made, *arguments)
+        made.chunk = chunk
+        made.panel = 5
 
     return small
 
@@ -52,7 +53,7 @@ def test_chunks_of_one_and_two(name, monkeypatch):
     weights = {key: torch.rand_like(value) + 0.5 for key, value in module.named_parameters()}
     roots = torch.cat([each.sqrt().flatten() for each in weights.values()])
     for chunk in (1, 3):
-        monkeypatch.setattr(ntk.Assembly, "__init__", in_chunks(chunk))
+        monkeypatch.setattr(assembly.Assembly, "__init__", in_chunks(chunk))
         close(rt.EmpiricalNTK(module)(X), products(G, G))
         close(rt.EmpiricalNTK(module, preconditioner=weights)(X), products(G * roots, G * roots))
 
@@ -186,7 +187,7 @@ def test_a_layer_at_more_positions_for_later_samples(overhead, monkeypatch):
     module, X = otherwise(None)
     module.run = run
     monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
-    monkeypatch.setattr(ntk.Assembly, "__init__", in_chunks(2))
+    monkeypatch.setattr(assembly.Assembly, "__init__", in_chunks(2))
     G = gradients(module, X)
     close(rt.EmpiricalNTK(module)(X), products(G, G))
 
