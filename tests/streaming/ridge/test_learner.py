@@ -884,11 +884,11 @@ def test_files_of_others_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("dtype", "int64", "dtype is torch.int64"),
+        ("form", {"numpy": False, "flat": False, "dtype": "int64"}, "dtype is torch.int64"),
         ("count", 0, "count is 0, weight"),
         ("weight", -1.0, "weight is -1.0"),
         ("squared_weight", float("inf"), "inf"),
-        ("flat", True, "flat is true, but there are 2 outputs"),
+        ("form", {"numpy": False, "flat": True, "dtype": "float64"}, "true, but there are 2 out"),
         ("cross", torch.zeros(3, dtype=torch.float64), r"cross has shape \(3,\)"),
         ("power", torch.zeros(2), "power is not torch.float64"),
         ("mean", torch.full((12,), torch.nan, dtype=torch.float64), "mean is not .* or not finite"),
