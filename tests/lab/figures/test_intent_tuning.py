@@ -28,7 +28,7 @@ def tuner(**parameters):
     return Tuner(chosen, data), data
 
 
-def test_joint_training_knows_all_and_one_after_another_the_last():
+def test_joint_training_and_one_after_another():
     joint = intent_tuning.run(config(learner="joint", epochs=8))
     assert joint["intents"].to_list() == [6]
     alone = intent_tuning.run(config(learner="fine-tuning", step=1, epochs=8))
@@ -37,7 +37,7 @@ def test_joint_training_knows_all_and_one_after_another_the_last():
     assert joint["bytes"][0] > alone["bytes"][0] == 0
 
 
-def test_the_loss_is_that_of_the_classes_so_far_and_the_head_has_a_rate_of_its_own():
+def test_loss_and_rate_of_the_head():
     known, data = tuner(learner="fine-tuning", lr=1e-9, head_lr=0.03)
     labels = known.labels.numpy()
     before = [each.clone() for each in known.network.encoder.parameters()]
@@ -49,7 +49,7 @@ def test_the_loss_is_that_of_the_classes_so_far_and_the_head_has_a_rate_of_its_o
         torch.testing.assert_close(now, was, rtol=0, atol=1e-6)
 
 
-def test_a_mini_batch_of_replay_has_as_many_stored_sentences():
+def test_mini_batches_of_replay():
     known, data = tuner(capacity=30, epochs=1)
     first, then = data.learned[:20], data.learned[20:40]
     known.train(first, 6)
