@@ -106,7 +106,7 @@ EXPECTED = "expected dates such as 2000-01-31, .* or numbers"
         ),
     ],
 )
-def test_dates_that_are_not_clear_are_an_error_for_times_and_features(texts, message):
+def test_unclear_dates_are_an_error(texts, message):
     table = pl.concat([timed(texts)] * 4)
     with pytest.raises(InvalidInputError, match=f"the column 't' holds dates .*{message}"):
         make_stream(table, "y", time="t", impute="mean")
@@ -143,7 +143,7 @@ def test_the_advice_for_dates_that_are_not_clear():
     assert make_stream(timed(texts), "y", time="t").rows.tolist() == [3, 2, 1]
 
 
-def test_rows_of_features_are_named_as_in_the_file():
+def test_rows_are_named_as_in_the_file():
     table = timed(["2000-01-01", "2000-01-02", "2000/01/03", "2000-01-04"])
     table = table.with_columns(late=pl.Series([4, 3, 2, 1]), y=pl.Series([1.0, 4.0, 9.0, None]))
     with pytest.raises(InvalidInputError, match="'2000/01/03' in row 3 and '2000-01-02' in row 2"):
@@ -157,7 +157,7 @@ def test_text_that_only_begins_like_dates_is_text():
     assert make_stream(timed(["2000-02-30", "2000-02-31"] * 10), "y").X.shape == (20, 3)
 
 
-def test_a_test_set_is_read_in_the_format_that_was_learned():
+def test_the_format_of_a_test_set():
     table = timed([f"{k % 28 + 1:02}/{k % 12 + 1:02}/2000" for k in range(40)])
     _, preparation = prepare(order_rows(table, Roles(("y",), standardize=False)))
 

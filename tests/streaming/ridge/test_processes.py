@@ -113,7 +113,7 @@ def test_each_knows_what_all_have_learned(intercept, monkeypatch):
 
 
 @pytest.mark.slow
-def test_processes_end_with_what_all_have_learned_and_can_continue(tmp_path):
+def test_processes_end_with_everything(tmp_path):
     command = [sys.executable, "-c", WORK]
     processes = [
         subprocess.Popen(
