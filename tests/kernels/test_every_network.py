@@ -8,7 +8,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.empirical import assembly, ntk, plan
+from retarget.kernels.empirical import assembly, ntk, plan, private
 from support.networks import NETWORKS, Doubled, Network, network, parameter
 from support.oracles.empirical_ntk import close, gradients, products
 
@@ -110,6 +110,14 @@ def test_a_parameter_that_only_later_samples_use():
     G = gradients(module, X, names)
     for mode in ("structured", "jacobian"):
         close(rt.EmpiricalNTK(module, params="experts.2", mode=mode)(X), products(G, G))
+
+
+def test_partial_functions_of_a_layer_lead_to_its_private_copy():
+    """Otherwise no other thread could use the network meanwhile."""
+    module, X = nn.Sequential(nn.Linear(3, 2)).double(), torch.eye(3).double()
+    module.forward = functools.partial(nn.Linear.forward, module[0])
+    close(rt.EmpiricalNTK(module)(X), products(*2 * [gradients(module, X)]))
+    assert private._known[module]
 
 
 def test_a_token_that_comes_twice_keeps_the_rule_of_embeddings(monkeypatch):
