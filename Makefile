@@ -42,7 +42,8 @@ test-newest: .venv-newest/.ready  ## the quick suite with the newest of every pa
 FRAMEWORKS := avalanche huggingface lightning river
 BESIDE_river := tests/diagnosis/models/test_real_river.py tests/test_pandas.py tests/diagnosis/tables/test_frames.py \
 	"tests/test_examples.py::test_an_example_runs_without_arguments[partial_fit]"
-BESIDE_huggingface := tests/kernels/test_foreign_networks.py
+BESIDE_huggingface := tests/kernels/test_foreign_networks.py tests/test_front_pages.py \
+	tests/lab/data/test_published_minilm.py
 PAGES_huggingface := docs/integrations/peft.md
 test-integrations: $(FRAMEWORKS:%=integration-%)  ## the adapters of retarget.integrations beside their frameworks
 

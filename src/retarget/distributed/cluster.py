@@ -252,16 +252,16 @@ def _require_same_versions(client: Any, address: str) -> None:
     # Python first: pickled code does not work across its versions.
     here = "Python " + ".".join(platform.python_version_tuple()[:2])
     there = {
-        worker: "Python " + ".".join(found["host"]["python"].split(".")[:2])
-        for worker, found in workers.items()
+        worker: "Python " + ".".join(versions["host"]["python"].split(".")[:2])
+        for worker, versions in workers.items()
     }
     if set(there.values()) == {here}:
         here = installed()
         there = client.run(installed)
-    for worker, found in there.items():
-        if found != here:
+    for worker, version in there.items():
+        if version != here:
             raise ClusterError(
-                f"the worker {worker} has {found}, but this process has {here}; install the same "
+                f"the worker {worker} has {version}, but this process has {here}; install the same "
                 f"versions there (retarget with the extra: {install_line('dask')})"
             )
 

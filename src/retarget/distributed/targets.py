@@ -28,7 +28,7 @@ from retarget.distributed.tiles import (
     on_tensors,
     transpose_times,
 )
-from retarget.engine.cholesky import warn_if_meaningless
+from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.dual import DualLearner, Shares
 from retarget.engine.followers import Exact, Follower, Iterative, Online, Parts
 from retarget.engine.lesson import Lesson, Past, products

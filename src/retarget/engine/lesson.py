@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import shallow
-from retarget.engine.cholesky import solve_lower
 from retarget.engine.losses import Loss, outputs
 from retarget.engine.response import KEPT_LENGTH, StepResponse
+from retarget.engine.triangular import solve_lower
 from retarget.locks import cached_property
 
 

@@ -87,19 +87,19 @@ def steepest_slope(loss: Loss, count: int) -> float:
     return 0.25 if count == 1 else 0.5
 
 
-def row_losses(found: Tensor, targets: Tensor, loss: Loss = "squared") -> Tensor:
+def row_losses(predictions: Tensor, targets: Tensor, loss: Loss = "squared") -> Tensor:
     """Returns the loss (...,) of each row of logits (..., c); cross-entropy for (n, c) alone."""
-    if found.shape != targets.shape:
+    if predictions.shape != targets.shape:
         raise InvalidInputError(
             f"the targets have shape {tuple(targets.shape)}, but the outputs have shape "
-            f"{tuple(found.shape)}; expected the same"
+            f"{tuple(predictions.shape)}; expected the same"
         )
     if loss == "squared":
-        return (found - targets).square().sum(-1) / 2
-    if found.shape[1] == 1:
-        each = functional.binary_cross_entropy_with_logits(found, targets, reduction="none")
+        return (predictions - targets).square().sum(-1) / 2
+    if predictions.shape[1] == 1:
+        each = functional.binary_cross_entropy_with_logits(predictions, targets, reduction="none")
         return each[:, 0]
-    return functional.cross_entropy(found, targets, reduction="none")
+    return functional.cross_entropy(predictions, targets, reduction="none")
 
 
 def nearest_distributions(outputs: np.ndarray) -> np.ndarray:
@@ -124,7 +124,7 @@ def nearest_distributions(outputs: np.ndarray) -> np.ndarray:
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))  # the sum is 1 up to rounding
 
 
-def batch_loss(found: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
+def batch_loss(predictions: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
     """Half the squared error of a mini-batch, summed over outputs; the sum or mean over rows."""
-    each = row_losses(found.reshape(len(found), -1), targets.reshape(len(targets), -1))
+    each = row_losses(predictions.reshape(len(predictions), -1), targets.reshape(len(targets), -1))
     return each.mean() if reduction == "mean" else each.sum()

@@ -25,7 +25,7 @@ and $c_\infty(t, i)$ is the weight of step $i$'s errors in it. Without momentum 
 These few numbers are computed in float64, whatever the precision of the kernel.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -88,11 +88,11 @@ def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
     coasting_carry = carry.copy()
     responses = np.zeros((2, steps + 1, steps))
     for s in range(steps):
-        M, u = _step(learner, first_step + s, _batch_length(learner, s, m))
+        M, u = step_law(learner, first_step + s, _batch_length(learner, s, m))
         transfer = M @ transfer
         deposit[:, :s] = M @ deposit[:, :s]
         deposit[:, s] = u
-        coast = np.array([1.0, _coasting(learner, first_step + s)])
+        coast = _coast(M)
         carry[s + 1] = transfer[0]
         coasting_carry[s + 1] = coast @ transfer
         responses[0, s + 1] = deposit[0]
@@ -118,7 +118,7 @@ def _from_the_end(learner: SGD, n: int, first_step: int) -> np.ndarray:
     response = np.empty(steps)
     row = np.array([1.0, 0.0])  # the first row of M_last ... M_{s+1}, built from the end
     for s in reversed(range(steps)):
-        M, u = _step(learner, first_step + s, _batch_length(learner, s, n))
+        M, u = step_law(learner, first_step + s, _batch_length(learner, s, n))
         response[s] = row @ u
         row = row @ M
     return response
@@ -127,7 +127,7 @@ def _from_the_end(learner: SGD, n: int, first_step: int) -> np.ndarray:
 def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
     """(steps,) the same at a constant rate: there is one M, whose powers are found by doubling."""
     steps = learner.steps(n)
-    power, u = _step(learner, 0, learner.batch_size)
+    power, u = step_law(learner, 0, learner.batch_size)
     rows = np.zeros((steps, 2))  # the first row of M^0, M^1, ...
     rows[0, 0] = 1.0
     known = 1
@@ -137,7 +137,7 @@ def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
         power = power @ power
         known = known + more
     response: np.ndarray = (rows @ u)[::-1].copy()
-    response[-1] = _step(learner, 0, _batch_length(learner, steps - 1, n))[1][0]
+    response[-1] = step_law(learner, 0, _batch_length(learner, steps - 1, n))[1][0]
     return response
 
 
@@ -148,7 +148,7 @@ def remaining_start(learner: SGD, n: int, epochs: int = 1, first_step: int = 0) 
     state = np.array([1.0, 0.0])
     for s in range(steps):
         remaining[s] = state[0]
-        state = _step(learner, first_step + s, 1)[0] @ state
+        state = step_law(learner, first_step + s, 1)[0] @ state
     remaining[steps] = state[0]
     of_epochs = remaining[:-1].reshape(epochs, -1)[:, np.arange(n) // learner.batch_size]
     return np.append(of_epochs.ravel(), remaining[-1])
@@ -185,14 +185,8 @@ def _reduction(learner: SGD, batch_length: int) -> float:
     return 1.0 if learner.reduction == "sum" else 1.0 / batch_length
 
 
-def _coasting(learner: SGD, step: int) -> float:
-    """How far the velocity after this step will still move the weights."""
-    eta = learner.rate(step)
-    mu = learner.momentum
-    return eta * (mu**2 if learner.nesterov else mu) / (1 - mu)
-
-
-def _step(learner: SGD, step: int, batch_length: int) -> tuple[np.ndarray, np.ndarray]:
+def step_law(learner: SGD, step: int, batch_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """M and u of one step: everything that this package knows about how a learner steps."""
     eta = learner.rate(step)
     mu = learner.momentum
     decay = learner.weight_decay
@@ -201,3 +195,14 @@ def _step(learner: SGD, step: int, batch_length: int) -> tuple[np.ndarray, np.nd
         M = np.array([[1 - eta * decay * (1 + mu), eta * mu**2], [-decay, mu]])
         return M, r * np.array([eta * (1 + mu), 1.0])
     return np.array([[1 - eta * decay, eta * mu], [-decay, mu]]), r * np.array([eta, 1.0])
+
+
+def lasting_effect(learner: SGD) -> float:
+    """How far an error moves the weights in the end, in units of the rate and without decay."""
+    M, u = step_law(replace(learner, lr=1.0, weight_decay=0.0, reduction="sum"), 0, 1)
+    return float(_coast(M) @ u)
+
+
+def _coast(M: np.ndarray) -> np.ndarray:
+    """(2,) what the weights will have of (w, v) if no more errors are made."""
+    return np.array([1.0, M[0, 1] / (1 - M[1, 1])])

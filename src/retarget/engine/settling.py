@@ -17,21 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.engine.cholesky import (
+from retarget.engine.condition import (
     SLACK,
     diagonal_roots,
-    needed_jitter,
     plenty,
     probed_condition,
-    rounded_up,
     scaled_condition,
-    solve_lower,
-    solve_lower_right,
-    solve_lower_transposed,
 )
+from retarget.engine.definite import needed_jitter, rounded_up
 from retarget.engine.lesson import Lesson, diagonal_blocks
 from retarget.engine.probes import random_probes
 from retarget.engine.response import StepResponse
+from retarget.engine.triangular import solve_lower, solve_lower_right, solve_lower_transposed
 from retarget.errors import NotPositiveDefiniteError
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
@@ -168,7 +165,7 @@ def _factored(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
 
 
 def _conditions(gram: Tensor, ridge: float, factors: Tensor) -> Tensor:
-    """(blocks,) estimates of the condition of H (see `cholesky`) of each block."""
+    """(blocks,) estimates of the condition of H (see `condition`) of each block."""
     roots = diagonal_roots(gram, ridge)
     return scaled_condition(
         torch.where(roots > 0, roots, 1.0),

@@ -20,6 +20,7 @@ from retarget.engine.lesson import Lesson, Past, diagonal_blocks
 from retarget.engine.losses import Loss, slope_product, steepest_slope
 from retarget.engine.primal import PrimalLearner
 from retarget.engine.probes import random_signs
+from retarget.engine.response import lasting_effect
 from retarget.errors import (
     DivergedError,
     DivergenceWarning,
@@ -64,7 +65,7 @@ def largest_stable_lr(batch_gram: Callable[[slice], Tensor], learner: SGD, n: in
 def stable_limit(curvature: float, learner: SGD) -> float:
     r"""The largest stable rate if the largest $r \lambda_{\max}(B)$ is `curvature`."""
     curvature += learner.weight_decay
-    return 2.0 * (1 - learner.momentum) / curvature if curvature > 0 else math.inf
+    return 2.0 / (lasting_effect(learner) * curvature) if curvature > 0 else math.inf
 
 
 class GrowthWatch:

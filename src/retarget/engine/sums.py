@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from retarget.engine.cholesky import normal_factor
+from retarget.engine.definite import normal_factor
 
 
 @dataclass(eq=False)

@@ -90,7 +90,8 @@ class OnlineKernelEstimator(StreamEstimator):
         `correction="exact"`. This computes the kernel of all pairs of training samples.
         """
         check_is_fitted(self, self.FITTED)
-        gamma, now = as_non_negative("gamma", self.gamma), self._now()
+        gamma = as_non_negative("gamma", self.gamma)
+        now = self._now()
         effective: np.ndarray = gamma * now.dual_coef_ + now._outputs(now._values(now.X_fit_))
         return effective
 
@@ -98,13 +99,18 @@ class OnlineKernelEstimator(StreamEstimator):
         """An open mini-batch or block counts as if the stream ended here, and stays open."""
         if restart:
             kernel, learner = self._describe(X, 1 if Y.ndim == 1 else Y.shape[1])
-            tracker, settled = self._new_tracker(kernel, learner), None
-            self.kernel_, self.learner_, self.lr_ = kernel, learner, learner.lr
+            tracker = self._new_tracker(kernel, learner)
+            settled = None
+            self.kernel_ = kernel
+            self.learner_ = learner
+            self.lr_ = learner.lr
             self.width_ = getattr(kernel, "width", None)
         else:
-            tracker, settled = self._tracker.fork(), self._settled
+            tracker = self._tracker.fork()
+            settled = self._settled
         if not isinstance(tracker, ShiftTracker):  # does the new part of the factor fit?
-            before, n = len(tracker), len(tracker) + len(X)
+            before = len(tracker)
+            n = len(tracker) + len(X)
             instead = "use fewer samples, float32, or correction='none', which keeps no factor"
             numbers = (n**2 - before**2) / 2
             require_memory(f"the factor of {n} samples", numbers, as_tensor("Y", Y), instead)
@@ -119,7 +125,9 @@ class OnlineKernelEstimator(StreamEstimator):
                 self.targets_ = settled = _joined(settled, Y)
             else:
                 self.targets_ = tracker.corrected_targets
-        self._tracker, self._settled, self.X_fit_ = tracker, settled, tracker.samples
+        self._tracker = tracker
+        self._settled = settled
+        self.X_fit_ = tracker.samples
 
     def _describe(self, X: np.ndarray, count: int) -> tuple[Kernel, SGD]:
         """Returns the kernel and the learner, with automatic parameters set from the samples."""
@@ -158,7 +166,9 @@ class OnlineKernelEstimator(StreamEstimator):
 
     def _new_tracker(self, kernel: Kernel, learner: SGD) -> Tracker:
         """Returns the tracker for the chosen correction."""
-        correction, gamma, loss = self.correction, self.gamma, cast("Loss", self.loss)
+        correction = self.correction
+        gamma = self.gamma
+        loss = cast("Loss", self.loss)
         if correction not in get_args(CorrectionName):
             expected = get_args(CorrectionName)
             raise InvalidInputError(f"correction is {correction!r}; expected one of {expected}")

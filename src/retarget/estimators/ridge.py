@@ -15,6 +15,7 @@ from retarget.estimators.ridge_base import RidgeEstimator
 from retarget.estimators.ridge_classifier import RidgeClassifier
 from retarget.kernels.feature_maps import DEFAULT_FEATURES
 from retarget.kernels.lookup import as_kernel, takes_width
+from retarget.scalars import is_whole
 from retarget.streaming.ridge.learner import StreamingRidge
 
 DENSE_NUMBERS = 1 << 22  # of a sparse matrix that are made dense at a time
@@ -43,8 +44,10 @@ class StreamingRidgeEstimator(RidgeEstimator):
         self.random_state = random_state
 
     def _new_learner(self, **options: Any) -> StreamingRidge:
-        seed, kernel, width = self.random_state, self.kernel, self.width
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        seed = self.random_state
+        kernel = self.kernel
+        width = self.width
+        if not is_whole(seed):
             seed = check_random_state(seed).randint(2**31 - 1)
         if width != "auto" and takes_width(kernel):
             kernel = as_kernel(kernel, width)
@@ -151,7 +154,7 @@ class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
     def _arranged(self, values: np.ndarray) -> Any:
         if values.ndim == 1 and not self.learner_.intercept:
             return 0.0
-        return values[0] if self.learner_.learned.flat else values
+        return values[0] if self.learner_.learned.form.flat else values
 
 
 @own_constructor

@@ -24,6 +24,7 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, take
+from retarget.text import a_type
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -82,13 +83,13 @@ class Problems:
 
     def __init__(self, setting: str = "") -> None:
         self._setting = setting
-        self._found = list[str]()
+        self._problems = list[str]()
         self._instead: dict[str, Any] = {}
 
     def add(self, wrong: Any, reason: str, **instead: Any) -> None:
         """If something is wrong, adds the reason, and arguments with which it would not be."""
         if wrong:
-            self._found.append(reason)
+            self._problems.append(reason)
             self._instead |= instead
 
     def check(self, require: Callable[..., Any], *given: Any, **instead: Any) -> Any:
@@ -100,18 +101,18 @@ class Problems:
         return None
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._problems)
 
     def refuse(self) -> None:
         """Raises if anything was added."""
-        if not self._found:
+        if not self._problems:
             return
         instead = ", ".join(f"{name}={value!r}" for name, value in self._instead.items())
         end = f"set {self._setting}({instead})" if instead else ""
-        if len(self._found) == 1:
-            raise InvalidInputError(self._found[0] + (f"; {end}" if end else ""))
-        lines = [f"{len(self._found)} things would make corrected targets wrong:"]
-        lines += [f"- {reason}" for reason in self._found]
+        if len(self._problems) == 1:
+            raise InvalidInputError(self._problems[0] + (f"; {end}" if end else ""))
+        lines = [f"{len(self._problems)} things would make corrected targets wrong:"]
+        lines += [f"- {reason}" for reason in self._problems]
         lines += [f"For a correct run, {end}"] if end else []
         raise InvalidInputError("\n".join(lines))
 
@@ -146,13 +147,13 @@ def made_by(
             f"corrector cannot be called as corrector({called}): {error}; expected a function such "
             f"as {MAKER}"
         ) from error
-    made = maker(module, learner, **given)
-    if not isinstance(made, Corrector):
+    corrector = maker(module, learner, **given)
+    if not isinstance(corrector, Corrector):
         raise InvalidTypeError(
-            f"corrector made a {type(made).__name__}; expected a NetworkCorrector or a "
+            f"corrector made {a_type(corrector)}; expected a NetworkCorrector or a "
             "ClosedLoopCorrector"
         )
-    return made
+    return corrector
 
 
 def require_optimizer(
@@ -166,7 +167,9 @@ def require_optimizer(
     """
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
-    found, preconditioned = described_optimizer(optimizer, learner.batch_size, learner.reduction)
+    described, preconditioned = described_optimizer(
+        optimizer, learner.batch_size, learner.reduction
+    )
     scheduled = any("initial_lr" in group for group in optimizer.param_groups)
     if scheduled and isinstance(learner.lr, float):
         raise InvalidInputError(
@@ -186,12 +189,12 @@ def require_optimizer(
             f"made with; {keep}"
         )
     if kind is not torch.optim.SGD:
-        found = replace(found, momentum=learner.momentum)  # a choice: see NetworkCorrector
+        described = replace(described, momentum=learner.momentum)  # a choice: see NetworkCorrector
     if not isinstance(learner.lr, float):
-        found = replace(found, lr=learner.lr)  # compared step by step instead
-    if found != learner:
+        described = replace(described, lr=learner.lr)  # compared step by step instead
+    if described != learner:
         raise InvalidInputError(
-            f"the optimizer is {found}, but the corrector's learner is {learner}; make the "
+            f"the optimizer is {described}, but the corrector's learner is {learner}; make the "
             "corrector from an rt.SGD that matches the optimizer"
         )
     has_velocity = any(optimizer.state.values())
@@ -206,10 +209,10 @@ def require_optimizer(
 
 def require_parameters(optimizer: torch.optim.Optimizer, corrector: Corrector) -> None:
     """Raises if the optimizer does not train the parameters that the corrector assumes."""
-    held = [value for group in optimizer.param_groups for value in group["params"]]
-    trained = {id(value) for value in held}
+    parameters = [value for group in optimizer.param_groups for value in group["params"]]
+    trained = {id(value) for value in parameters}
     inside = {id(p) for p in corrector.module.parameters()}
-    outside = [value for value in held if value.requires_grad and id(value) not in inside]
+    outside = [value for value in parameters if value.requires_grad and id(value) not in inside]
     if outside:
         shapes = ", ".join(str(tuple(value.shape)) for value in outside[:3])
         raise InvalidInputError(
@@ -330,7 +333,7 @@ def next_block(
             f"stored ones, but the learner has batch_size={learner.batch_size}; expected "
             f"batch_size={count(samples)} or more, or a corrector with replay=0"
         )
-    return samples, targets, Shift().add(targets[: len(true)], true).found(corrector)
+    return samples, targets, Shift().add(targets[: len(true)], true).numbers(corrector)
 
 
 class Shift:
@@ -348,20 +351,20 @@ class Shift:
         self._largest = max(self._largest, float(corrected.abs().max()))
         return self
 
-    def found(self, corrector: Corrector) -> dict[str, float]:
+    def numbers(self, corrector: Corrector) -> dict[str, float]:
         """Returns what to log: shift, largest target and, once known, the linearization error.
 
         Where `gamma="auto"` chose, also whether it chose a correction, and the held-out losses on
         true targets and on the best corrected ones.
         """
         root = math.sqrt(self._squares / max(self._count, 1))
-        numbers = {"shift": root, "largest_target": self._largest}
+        logged = {"shift": root, "largest_target": self._largest}
         error = corrector.linearization_error
         if error is not None:
-            numbers["linearization_error"] = error
+            logged["linearization_error"] = error
         trials = corrector.trials if isinstance(corrector, NetworkCorrector) else ()
         if trials:
-            numbers["corrected"] = float(not trials[0].chosen)
-            numbers["loss_on_true_targets"] = trials[0].error
-            numbers["loss_on_corrected_targets"] = min(trial.error for trial in trials[1:])
-        return numbers
+            logged["corrected"] = float(not trials[0].chosen)
+            logged["loss_on_true_targets"] = trials[0].error
+            logged["loss_on_corrected_targets"] = min(trial.error for trial in trials[1:])
+        return logged

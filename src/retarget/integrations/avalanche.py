@@ -25,6 +25,7 @@ from retarget.networks.linearization import outputs
 from retarget.samples import evaluating
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.tangent import TangentLearner
+from retarget.text import a_type
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -153,7 +154,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Logs how far the targets were shifted, and how well the network followed."""
         assert self.corrector is not None
-        for name, value in self._shift.found(self.corrector).items():
+        for name, value in self._shift.numbers(self.corrector).items():
             _log(strategy, self, LOGGED[name], value)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -165,21 +166,21 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         """Returns the corrector; raises if it does not describe what the strategy does."""
         problems = _plain(strategy)
         size = strategy.train_mb_size
-        found = None
+        loss_and_reduction = None
         optimizer = strategy.optimizer
         corrector = self.corrector
         if not problems:  # of another kind of network the outputs are not known
             like = outputs(strategy.model, X[:1]).to(X)
-            found = problems.check(_loss_of, strategy._criterion, like)
-        loss, reduction = found or (None, "mean")
+            loss_and_reduction = problems.check(_loss_of, strategy._criterion, like)
+        loss, reduction = loss_and_reduction or (None, "mean")
         if corrector is None:
             described = problems.check(described_optimizer, optimizer, size, reduction)
             if described is not None:
-                made = self._make, strategy.model, described[0], optimizer
-                corrector = problems.check(agreement.made_by, *made)
+                given = self._make, strategy.model, described[0], optimizer
+                corrector = problems.check(agreement.made_by, *given)
         if corrector is not None:
             self._compare(problems, strategy, corrector)
-        if corrector is not None and found is not None:
+        if corrector is not None and loss_and_reduction is not None:
             learner = corrector.learner
             problems.add(
                 learner.batch_size != size or (size > 1 and learner.reduction != reduction),
@@ -309,10 +310,12 @@ class TangentStrategy(SupervisedTemplate):
         if self.learner is not None and self.learner.samples:
             predicted: Tensor = self.learner.predict(self.mb_x)
             return predicted
-        found: Tensor = super().forward()
-        if self.targets is None or found.shape[1] == self.targets:
-            return found
-        return found.new_zeros(len(found), self.targets)  # a learner on features starts from zero
+        outputs: Tensor = super().forward()
+        if self.targets is None or outputs.shape[1] == self.targets:
+            return outputs
+        return outputs.new_zeros(
+            len(outputs), self.targets
+        )  # a learner on features starts from zero
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
         _plain(self).refuse()
@@ -411,12 +414,12 @@ def _loss_of(criterion: Callable[[Tensor, Tensor], Tensor], like: Tensor) -> tup
     c = like.shape[1]
     f = torch.linspace(-1, 2, 3 * c, device="cpu").reshape(3, c).to(like).requires_grad_()
     z = (f.detach().flip(0, 1).sigmoid() if c == 1 else f.detach().flip(0, 1).softmax(1)) + 0
-    (found,) = torch.autograd.grad(criterion(f, z), f)
+    (actual,) = torch.autograd.grad(criterion(f, z), f)
     p = f.detach().sigmoid() if c == 1 else f.detach().softmax(1)
     for loss, gradient in (("squared", f.detach() - z), ("cross-entropy", p - z)):
-        if torch.allclose(found, gradient, rtol=1e-3, atol=1e-6):
+        if torch.allclose(actual, gradient, rtol=1e-3, atol=1e-6):
             return loss, "sum"
-        if torch.allclose(found, gradient / 3, rtol=1e-3, atol=1e-6):
+        if torch.allclose(actual, gradient / 3, rtol=1e-3, atol=1e-6):
             return loss, "mean"
     raise InvalidInputError(
         f"criterion is {criterion}, which is neither half the squared error, summed over the "
@@ -452,7 +455,7 @@ def _plain(strategy: Any) -> Problems:
     )
     problems.add(
         several,
-        f"the model is a {type(model).__name__}, which takes task labels; expected a network of "
+        f"the model is {a_type(model)}, which takes task labels; expected a network of "
         "the inputs alone",
     )
     problems.add(

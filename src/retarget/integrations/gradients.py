@@ -69,13 +69,13 @@ class GradientCheck:
             targets = targets.to(outputs).reshape(outputs.shape)
             loss = row_losses(outputs, targets, self._corrector.loss).sum()
             (errors,) = torch.autograd.grad(loss, outputs, retain_graph=True)
-            found = torch.autograd.grad(outputs, leaves, errors, materialize_grads=True)
+            gradients = torch.autograd.grad(outputs, leaves, errors, materialize_grads=True)
         digits = torch.finfo(outputs.dtype).eps * LAST_DIGITS
         size = float(outputs.detach().norm() + targets.norm())
         self._rounding = max(self._rounding, digits * size / max(float(errors.norm()), 1e-300))
         self._samples += len(targets)
-        before = self._sums or [torch.zeros_like(value) for value in found]
-        self._sums = [a + b for a, b in zip(before, found, strict=True)]
+        before = self._sums or [torch.zeros_like(value) for value in gradients]
+        self._sums = [a + b for a, b in zip(before, gradients, strict=True)]
 
     def _before_step(self, optimizer: Any, given: Any, named: dict[str, Any]) -> Any:
         """Compares the gradients; those that a closure computes, when it has computed them."""

@@ -22,6 +22,7 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, join, output_of, take
+from retarget.text import a_type
 
 try:
     from transformers import Trainer, TrainerCallback, get_scheduler
@@ -123,20 +124,20 @@ class TargetCorrectionTrainer(Trainer):
         batch = args.train_batch_size * args.gradient_accumulation_steps
         by_trainer = self.optimizer is None  # then its arguments decide
         optimizer = _plain(self.create_optimizer())
-        made = self.corrector
+        corrector = self.corrector
         instead = _other_optimizer(optimizer, args) if by_trainer else {}
         described = problems.check(described_optimizer, optimizer, batch, "mean", **instead)
         if problems.check(self._read, self.get_train_dataloader()):
             problems.check(_require_no_noise, self.model, self._samples)
             steps = -(-len(self._labels) // batch) * int(args.num_train_epochs)
             problems.check(_rates, _trial_scheduler(args, steps), range(steps), **CONSTANT)
-        if made is None and described is not None:
+        if corrector is None and described is not None:
             given = self._make_corrector, self.model, described[0], optimizer
-            made = problems.check(agreement.made_by, *given)
-            if made is not None:
-                _add_corrector(problems, made, optimizer, args)
+            corrector = problems.check(agreement.made_by, *given)
+            if corrector is not None:
+                _add_corrector(problems, corrector, optimizer, args)
         problems.refuse()
-        self.corrector = made
+        self.corrector = corrector
         self._learner = self._learner or described[0]
 
     def compute_loss(
@@ -155,7 +156,7 @@ class TargetCorrectionTrainer(Trainer):
         logits = output_of(result, len(labels))
         if not isinstance(logits, Tensor):
             raise InvalidInputError(
-                f"the model returned a {type(result).__name__} without a matrix of outputs (n, c); "
+                f"the model returned {a_type(result)} without a matrix of outputs (n, c); "
                 "expected a model for classification or regression of whole sequences"
             )
         if not model.training:
@@ -179,8 +180,8 @@ class TargetCorrectionTrainer(Trainer):
         if closed and self._row % self.corrector.block_size == 0:
             block = slice(self._row, self._row + self.corrector.block_size)
             with evaluating(self.model):
-                found = self.corrector.correct(take(self._samples, block), self._labels[block])
-            self._targets[block] = found
+                corrected = self.corrector.correct(take(self._samples, block), self._labels[block])
+            self._targets[block] = corrected
         batch = self.corrector.learner.batch_size
         first = self._row // batch * batch
         self._row = rows.stop
@@ -229,7 +230,7 @@ class TargetCorrectionTrainer(Trainer):
     def log_targets(self) -> None:
         """Logs how far targets were corrected, whether they were, and how the network follows."""
         assert self.corrector is not None
-        numbers = Shift().add(self._targets, self._labels).found(self.corrector)
+        numbers = Shift().add(self._targets, self._labels).numbers(self.corrector)
         self.log({"target_shift": numbers.pop("shift")} | numbers)
 
     def _read(self, loader: Any) -> bool:
@@ -257,18 +258,18 @@ class TargetCorrectionTrainer(Trainer):
 
     def _restore(self, path: Path) -> None:
         assert self.corrector is not None
-        made = self.corrector
-        if not isinstance(made, NetworkCorrector) or made.refresh != "task":
+        corrector = self.corrector
+        if not isinstance(corrector, NetworkCorrector) or corrector.refresh != "task":
             raise InvalidInputError(
                 "only a NetworkCorrector with refresh='task' can resume from a checkpoint in the "
                 "middle of a task; use one from the end of a task"
             )
-        kernel = made.kernel
+        kernel = corrector.kernel
         device = self._labels.device
-        made = NetworkCorrector.load(path, self.model, lambda *_, **__: kernel, device)
-        self.corrector = made
-        rate = made.learner.lr
-        steps = made.learner.steps(made.samples)
+        corrector = NetworkCorrector.load(path, self.model, lambda *_, **__: kernel, device)
+        self.corrector = corrector
+        rate = corrector.learner.lr
+        steps = corrector.learner.steps(corrector.samples)
         self._rates = [rate] * steps if isinstance(rate, float) else list(rate)
 
 
@@ -332,21 +333,23 @@ def _trial_scheduler(args: Any, steps: int) -> Any:
     return get_scheduler(args.lr_scheduler_type, optimizer, warmup, steps, options)
 
 
-def _add_corrector(problems: Problems, made: Corrector, optimizer: Any, args: Any) -> None:
+def _add_corrector(problems: Problems, corrector: Corrector, optimizer: Any, args: Any) -> None:
     """Adds what a new corrector does not allow."""
-    problems.check(agreement.require_parameters, optimizer, made)
-    if not isinstance(made, ClosedLoopCorrector):
+    problems.check(agreement.require_parameters, optimizer, corrector)
+    if not isinstance(corrector, ClosedLoopCorrector):
         return
-    problems.check(agreement.require_passes, made, int(args.num_train_epochs), num_train_epochs=1)
+    problems.check(
+        agreement.require_passes, corrector, int(args.num_train_epochs), num_train_epochs=1
+    )
     problems.add(
         args.lr_scheduler_type != "constant",
         f"lr_scheduler_type is {str(args.lr_scheduler_type)!r}, but the closed loop needs one rate",
         lr_scheduler_type="constant",
     )
     problems.add(
-        made.replay > 0,
-        f"replay is {made.replay}, but Trainer trains on the samples of train_dataset alone; use "
-        "replay=0, or write the loop yourself (examples/closed_loop.py)",
+        corrector.replay > 0,
+        f"replay is {corrector.replay}, but Trainer trains on the samples of train_dataset alone; "
+        "use replay=0, or write the loop yourself (examples/closed_loop.py)",
     )
 
 
@@ -354,7 +357,7 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
     """Returns the rate of each of these steps."""
     if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
         raise InvalidInputError(
-            f"the scheduler is a {type(scheduler).__name__}, whose rates are not known beforehand; "
+            f"the scheduler is {a_type(scheduler)}, whose rates are not known beforehand; "
             "expected lr_scheduler_type to be 'constant', 'linear' or 'cosine'"
         )
     base = scheduler.base_lrs[0]
@@ -374,8 +377,8 @@ def _wrong_arguments(trainer: Trainer) -> Problems:
     args = trainer.args
     problems = Problems("TrainingArguments")
     for option, (expected, why) in EXPECTED.items():
-        found = getattr(args, option)
-        problems.add(found != expected, f"{option} is {found!r}, but {why}", **{option: expected})
+        value = getattr(args, option)
+        problems.add(value != expected, f"{option} is {value!r}, but {why}", **{option: expected})
     epochs = args.num_train_epochs
     names = trainer.label_names
     problems.add(

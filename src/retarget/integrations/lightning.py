@@ -176,8 +176,8 @@ class TargetCorrectionCallback(Callback):
             Z = self._task.corrected(samples, targets)
         else:  # a batch is a block
             assert isinstance(corrector, ClosedLoopCorrector)
-            samples, Z, found = agreement.next_block(corrector, optimizer, samples, targets)
-            _log(module, found, on_step=True, on_epoch=False)
+            samples, Z, numbers = agreement.next_block(corrector, optimizer, samples, targets)
+            _log(module, numbers, on_step=True, on_epoch=False)
         self._check.add(samples, Z)
         result = step(self._places.put(batch, samples, Z), *more)
         loss = result["loss"] if isinstance(result, dict) else result
@@ -234,7 +234,7 @@ class _TaskTargets:
                 self._targets = self.corrector.recorrect()
         self._next = 0
         self._epoch += 1
-        return Shift().add(self._targets, self._true).found(self.corrector)
+        return Shift().add(self._targets, self._true).numbers(self.corrector)
 
     def corrected(self, samples: Any, targets: Tensor) -> Tensor:
         """Returns the targets of the next batch; raises if they were computed for another batch."""
@@ -252,8 +252,8 @@ class _TaskTargets:
         return self._targets[rows]
 
 
-def _log(module: LightningModule, found: dict[str, float], **when: bool) -> None:
-    named = {f"retarget/{name}": value for name, value in found.items()}
+def _log(module: LightningModule, numbers: dict[str, float], **when: bool) -> None:
+    named = {f"retarget/{name}": value for name, value in numbers.items()}
     module.log_dict(named, batch_size=1, **when)
 
 
@@ -411,11 +411,11 @@ class TangentModule(LightningModule):
         samples, targets = self._places.split(batch)
         predicted = self(samples)
         true = self._real(samples, targets).to(predicted)
-        found = {f"{stage}_loss": HalfSquaredError()(predicted, true)}
+        measures = {f"{stage}_loss": HalfSquaredError()(predicted, true)}
         if not targets.is_floating_point():
-            found[f"{stage}_accuracy"] = (predicted.argmax(1) == targets).double().mean()
+            measures[f"{stage}_accuracy"] = (predicted.argmax(1) == targets).double().mean()
         size = len(targets)
-        self.log_dict(found, batch_size=size, on_step=False, on_epoch=True, sync_dist=True)
+        self.log_dict(measures, batch_size=size, on_step=False, on_epoch=True, sync_dist=True)
 
     def _real(self, samples: Any, targets: Tensor) -> Tensor:
         """Returns the targets on the learner's device; class labels become one-hot rows."""

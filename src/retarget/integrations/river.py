@@ -336,13 +336,13 @@ def _corrector_of(model: Any, corrector: Any) -> TargetCorrector:
             f"corrector is {corrector!r:.80}; expected an rt.TargetCorrector, or a function from a "
             "kernel and an rt.SGD to one"
         )
-    made = corrector(*_described(model))
-    if not isinstance(made, TargetCorrector):
+    new = corrector(*_described(model))
+    if not isinstance(new, TargetCorrector):
         raise InvalidTypeError(
-            f"corrector returned {made!r:.80}; expected an rt.TargetCorrector, as from "
+            f"corrector returned {new!r:.80}; expected an rt.TargetCorrector, as from "
             "functools.partial(rt.TargetCorrector, gamma=1.0, block_size=16)"
         )
-    return made
+    return new
 
 
 def _described(model: Any) -> tuple[Linear | Features, SGD]:

@@ -1,7 +1,7 @@
 """The base class of kernels, which registers those that have a name."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -117,6 +117,13 @@ class Kernel(ABC):
         """Returns plain values for `kernel_from_dict`; None if the kernel has no such form."""
         plain = all(isinstance(value, PLAIN) for value in vars(self).values())
         return {"kind": self.name, **vars(self)} if self.name is not None and plain else None
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Returns what a saved state tells this kernel from others by, beside plain values.
+
+        A kernel of a network defines it: the network's weights and buffers, by name.
+        """
+        return {}
 
     @classmethod
     def from_dict(cls, *arguments: Any, **values: Any) -> Self:

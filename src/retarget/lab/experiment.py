@@ -257,7 +257,13 @@ class Experiment(BaseModel):
         )
 
     def small(self) -> "Experiment":
-        """Returns the small version: the changes in `quick`, then those in `quick` of each case."""
+        """Returns the small version: the changes in `quick`, then those in `quick` of each case.
+
+        An experiment that is small already has no `quick`, and stays as it is.
+        """
+        smaller_cases = any(case.quick != ParameterSweep() for case in self.cases.values())
+        if self.quick is None and not smaller_cases:
+            return self
         changed = self.changed(self.quick or Changes())
         cases = {
             name: Case(

@@ -7,7 +7,7 @@ import copy
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from retarget.engine.response import step_law
 from retarget.errors import InvalidInputError
 from retarget.lab.methods import Method
 from retarget.lab.streams import Labeled
@@ -187,34 +188,42 @@ class PassPlan:
 
 
 class Optimizer:
-    """`torch.optim.SGD` on stacked parameters; each member has its own rate, momentum and decay."""
+    """The steps of SGD on stacked parameters; each member has its own rate, momentum and decay.
+
+    A step takes weights w and velocity v to M (w, v) - u g, with the M and u of
+    `engine.response.step_law` and g the gradient of the reduced loss.
+    """
 
     def __init__(self, learners: Sequence[SGD], parameters: Sequence[Tensor]) -> None:
-        def columns(values: list[float]) -> list[Tensor]:
-            """Shapes one number for each member to multiply each stacked parameter."""
-            return [p.new_tensor(values).reshape(-1, *[1] * (p.ndim - 1)) for p in parameters]
-
         self._parameters = parameters
-        self._lr = columns([x.rate(0) for x in learners])
-        self._momentum = columns([x.momentum for x in learners])
-        self._decay = columns([x.weight_decay for x in learners])
-        self._nesterov = learners[0].nesterov
-        self._decays = any(x.weight_decay for x in learners)
-        self._velocity = (
-            [torch.zeros_like(p) for p in parameters] if any(x.momentum for x in learners) else []
-        )
+        self._velocity: list[Tensor] = []
+        if any(learner.momentum for learner in learners):
+            self._velocity = [torch.zeros_like(p) for p in parameters]
+        laws = [step_law(replace(each, reduction="sum"), 0, 1) for each in learners]
+        M = np.stack([matrix for matrix, _ in laws])
+        u = np.stack([effects for _, effects in laws])
+        M[:, 0, 0] -= 1  # what a step adds to the weights: 1 and a small decay would lose digits
+        self._decays = bool(M[:, 0, 0].any())
+        # (members, 1, ...) numbers for each parameter
+        self._of_weights = [_by_member(M[:, :, 0], p) for p in parameters]
+        self._of_velocity = [_by_member(M[:, :, 1], p) for p in parameters]
+        self._of_gradient = [_by_member(u, p) for p in parameters]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Moves every parameter against its gradient."""
-        for i, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
-            move = gradient
+        for i, (w, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+            decay, to_velocity = self._of_weights[i]
+            effect, on_velocity = self._of_gradient[i]
+            move = effect * gradient
             if self._decays:
-                move = move + self._decay[i] * parameter
+                move -= decay * w
             if self._velocity:
-                velocity = self._velocity[i].mul_(self._momentum[i]).add_(move)
-                move = move + self._momentum[i] * velocity if self._nesterov else velocity
-            parameter.sub_(self._lr[i] * move)
+                v = self._velocity[i]
+                from_velocity, last = self._of_velocity[i]
+                move -= from_velocity * v
+                v.mul_(last).add_(to_velocity * w).sub_(on_velocity * gradient)
+            w.sub_(move)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the velocities of the parameters, if there is momentum."""
@@ -225,6 +234,13 @@ class Optimizer:
         """Restores the velocities."""
         for name, velocity in self.state_dict().items():
             velocity.copy_(state[name])
+
+
+def _by_member(numbers: np.ndarray, parameter: Tensor) -> tuple[Tensor, Tensor]:
+    """Shapes two numbers for each member (M, 2) to multiply a stacked parameter."""
+    shape = [-1, *[1] * (parameter.ndim - 1)]
+    first, second = parameter.new_tensor(numbers).unbind(1)
+    return first.reshape(shape), second.reshape(shape)
 
 
 class Stepper:

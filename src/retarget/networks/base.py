@@ -117,8 +117,7 @@ class Corrector(ABC):
             "class": type(self).__name__,
             "options": asdict(self.options) | {"params": self.params},
             "learner": self.learner.to_dict(),
-            "flat": self._form.flat,
-            "numpy": self._form.numpy,
+            "form": self._form.state_dict(),
             "state": {name: value for name, value in state.items() if name not in tensors},
         }
         if self._first is not None:
@@ -172,7 +171,7 @@ class Corrector(ABC):
                     f"the state has the {name} {saved}, the corrector {mine[name]}; expected the "
                     "same"
                 )
-        self._form = Form(numpy=bool(values["numpy"]), flat=bool(values["flat"]))
+        self._form = Form.from_state(values["form"])
         # copied, as all that a caller gives, and for the memory alignment of samples that were
         # never saved: same bits in results
         device = next(self.module.parameters()).device
@@ -248,10 +247,10 @@ class Corrector(ABC):
 
     def _samples_of(self, state: dict[str, Any]) -> Samples | None:
         """Returns the samples of a state, if it has any; they must match the first ones."""
-        found = from_named("samples", state)
-        if found is None:
+        given = from_named("samples", state)
+        if given is None:
             return None
-        samples = as_samples("samples", found)
+        samples = as_samples("samples", given)
         if self._first is None or form_of(samples) != form_of(self._first[0]):
             raise InvalidInputError(
                 f"samples have shape {shapes_of(samples)}; expected the shape of the first samples"

@@ -253,13 +253,15 @@ class ClosedLoopCorrector(Corrector):
             "watch": self._watch.state_dict(),
             "replay": self._stored.state_dict(),
         }
-        return state | {f"{part}.{k}": v for part, held in parts.items() for k, v in held.items()}
+        for part, entries in parts.items():
+            state |= {f"{part}.{name}": value for name, value in entries.items()}
+        return state
 
     def _restore(self, state: dict[str, Any]) -> None:
         tensors = part_of(state, "leader")
         leader = TangentLearner.from_state(state["leader"], tensors, self.module)
         options = [each.to_state()[0]["options"] for each in (self._leader, leader)]
-        if options[0] != options[1] or state["leader"]["flat"] is not False:  # it is given matrices
+        if options[0] != options[1] or leader.learned.form.flat:  # it is given matrices
             raise InvalidInputError(
                 "the options of the saved TangentLearner differ from the corrector's"
             )
@@ -310,17 +312,17 @@ class StoredSamples(Reservoir):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and plain values."""
-        held = {} if self.samples is None else named_leaves("samples", self.samples)
-        return {"offered": self.offered} | held
+        tensors = {} if self.samples is None else named_leaves("samples", self.samples)
+        return {"offered": self.offered} | tensors
 
     def load_state_dict(self, state: dict[str, Any], samples: Samples | None) -> None:
         """Restores a state with these samples; call it on a new reservoir."""
         self.offered = int(state["offered"])
         self.samples = samples
-        held = 0 if samples is None else count(samples)
-        if held != len(self) or self.offered > MOST_SAMPLES:
+        stored = 0 if samples is None else count(samples)
+        if stored != len(self) or self.offered > MOST_SAMPLES:
             raise InvalidInputError(
-                f"offered is {self.offered}, but {held} samples are stored; expected at most "
+                f"offered is {self.offered}, but {stored} samples are stored; expected at most "
                 f"{MOST_SAMPLES}, and a stored sample for each while there is room"
             )
 

@@ -144,11 +144,11 @@ def outputs(
         # copies of the buffers, because a forward pass may change them
         weights |= {name: value.clone() for name, value in module.named_buffers()}
     like = next(iter(weights.values()), leaves(samples)[0])
-    found = [
-        outputs_with(module, with_type_of(like, part), weights).flatten(1)
-        for part in portions(samples, CHUNK)
+    predictions = [
+        outputs_with(module, with_type_of(like, portion), weights).flatten(1)
+        for portion in portions(samples, CHUNK)
     ]
-    return torch.cat(found).double()
+    return torch.cat(predictions).double()
 
 
 def decaying_part(module: nn.Module, samples: Samples, trained: Iterable[str]) -> Tensor:

@@ -24,7 +24,7 @@ from retarget.engine.primal import FeatureRows
 from retarget.engine.response import require_lasting_start
 from retarget.errors import InvalidInputError
 from retarget.form import Form
-from retarget.kernels import EmpiricalNTK, Kernel, as_kernel, kernel_from_dict
+from retarget.kernels import Kernel, as_kernel, kernel_from_dict
 from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
 from retarget.locks import Lock
@@ -305,10 +305,10 @@ class BoundedIntake(Intake):
     def _described(self) -> dict[str, Any] | None:
         """Identifies the features, as well as a file can."""
         kernel = self.map.kernel
-        if not isinstance(kernel, EmpiricalNTK):
+        weights = {} if kernel is None else kernel.weights()
+        if not weights:
             return self.map.description
-        weights = checksum(f"{kernel!r} {self.most} {self.seed}", kernel.module.state_dict())
-        return {"weights": weights}
+        return {"weights": checksum(f"{kernel!r} {self.most} {self.seed}", weights)}
 
     def _restore_samples(self, samples: Any) -> None:
         shape = getattr(samples, "shape", (0,))[1:]

@@ -213,7 +213,7 @@ class TangentNetwork(nn.Module):
         """(n, c) the gradients of each sample, sketched, times the solution."""
         chosen = self._chosen()
         at_a_time = max(1, GRADIENT_NUMBERS // self.buckets.shape[1])
-        found = self.weights.new_zeros(count(samples), len(self.weights))
+        projected = self.weights.new_zeros(count(samples), len(self.weights))
         for row, mix in enumerate(self.mixes):
 
             def features(*sample: Tensor, row: int = row, mix: Tensor = mix) -> Tensor:
@@ -222,8 +222,8 @@ class TangentNetwork(nn.Module):
                 by_name = grad(lambda parameters: (run(parameters) @ mix)[0])(chosen)
                 return self._projected(row, tuple(by_name.values()))
 
-            found = found + vmap(features, chunk_size=at_a_time)(*leaves(samples))
-        return found @ self.weights
+            projected = projected + vmap(features, chunk_size=at_a_time)(*leaves(samples))
+        return projected @ self.weights
 
     @torch.inference_mode(False)
     def _one_by_one(self, samples: Samples) -> Tensor:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import ArrayT, as_targets, as_tensor, require_memory
-from retarget.engine.cholesky import GrowingCholesky, warn_if_meaningless
+from retarget.engine.cholesky import GrowingCholesky
+from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Exact, follow
 from retarget.engine.lesson import diagonal_blocks

@@ -26,7 +26,12 @@ from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Follower, Online, Steps, follow
 from retarget.engine.lesson import Lesson, Past, products
 from retarget.engine.losses import Loss, outputs, slope_product
-from retarget.engine.response import final_response, remaining_start, step_response
+from retarget.engine.response import (
+    final_response,
+    lasting_effect,
+    remaining_start,
+    step_response,
+)
 from retarget.engine.stability import GrowthWatch, largest_stable_lr
 from retarget.engine.stream import Repeated, RepeatedStream, Window
 from retarget.errors import UnreachableTargetsError
@@ -244,7 +249,7 @@ def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:
     steps = learner.steps(len(K))
     lr = learner.lr if isinstance(learner.lr, float) else learner.lr[-steps:]
     plain = SGD(lr=lr, batch_size=learner.batch_size, reduction=learner.reduction)
-    rates = final_response(plain, n) / (1 - learner.momentum)
+    rates = final_response(plain, n) * lasting_effect(learner)
     return K.new_tensor(rates)[:, None]
 
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import ArrayT, as_targets
-from retarget.engine.cholesky import warn_if_meaningless
+from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Iterative, Parts, Steps, follow
 from retarget.engine.losses import Loss, check_loss, check_targets

@@ -33,7 +33,7 @@ def config(**parameters):
     return intents.Intents(**(given | parameters))
 
 
-def test_each_stop_is_ridge_on_all_sentences_so_far():
+def test_each_stop_is_ridge_so_far():
     known = stream()
     X, Q = known.features, known.queries
     found = intent_learners.learn_ridge(X @ X.mT, Q @ X.mT, Q.square().sum(1), known, 0.7)
@@ -121,3 +121,19 @@ def test_the_small_version_says_how_small_it_is():
     figure = intents.draw(pl.concat(tables))
     titles = [axes.get_title("left") for axes in figure.axes]
     assert "6 intents, 60 sentences" in titles[0]
+
+
+def test_the_legend_says_who_left_the_picture():
+    numbers = {"SGD": [0.9, 0.1], "SLDA": [0.95, 0.8]}
+    rows = [
+        {"seed": 0, "data": "banking77", "learner": learner, "test": "official", "sentences": 9}
+        | {"intents": 2 * (place + 1), "accuracy": accuracy}
+        for learner, accuracies in numbers.items()
+        for place, accuracy in enumerate(accuracies)
+    ]
+    figure = intents.draw(pl.DataFrame(rows, schema={"seed": pl.Int64, **intents.COLUMNS}))
+    (axes,) = figure.axes
+    assert axes.get_ylim() == (pytest.approx(0.7), pytest.approx(1.005))
+    (legend,) = (*figure.legends, *([axes.get_legend()] if axes.get_legend() else []))
+    shown = {text.get_text() for text in legend.get_texts()}
+    assert shown == {"SGD on outputs: 0.100, below", "SLDA: 0.800"}

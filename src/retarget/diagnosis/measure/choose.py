@@ -23,7 +23,8 @@ GAMMAS = slice(9, 31)  # tried first, 1e-4 to 1e3; the rest only if the best is 
 RATES = 14  # each half of the previous, starting at 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
-FOLDS, GROUP_ROWS = 10, 2000  # for a ridge that is chosen on groups left out
+FOLDS = 10  # for a ridge that is chosen on groups left out
+GROUP_ROWS = 2000  # of the stream, for the same
 
 
 def choose_kernel(options: DiagnosisOptions, X: Tensor) -> tuple[Kernel, KernelUsed]:

@@ -29,17 +29,17 @@ def partition(stream: Stream) -> Partition:
         count = min(PARTS, n)
         names = tuple(f"part {part + 1}" for part in range(count))
         return Partition(names, np.arange(n) * count // n)
-    found, first, number, counts = np.unique(
+    groups, first, number, counts = np.unique(
         stream.groups, return_index=True, return_inverse=True, return_counts=True
     )
-    many = len(found) > MOST_GROUPS
-    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(found))
+    many = len(groups) > MOST_GROUPS
+    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(groups))
     kept = kept[np.argsort(first[kept])]  # in order of appearance
-    place = np.full(len(found), len(kept))  # all other groups come last, as one
+    place = np.full(len(groups), len(kept))  # all other groups come last, as one
     place[kept] = np.arange(len(kept))
-    labels = [str(found[group]) for group in kept]
+    labels = [str(groups[group]) for group in kept]
     if many:
-        labels.append(f"the other {len(found) - len(kept):,}")
+        labels.append(f"the other {len(groups) - len(kept):,}")
     return Partition(tuple(labels), place[number.reshape(-1)])
 
 

@@ -248,18 +248,18 @@ def _folds_of_groups(
         )
     order = np.random.default_rng(seed).permutation(len(names))
     order = order[2 * sizes[order] <= len(groups)]
-    made: list[NDArray[np.int64]] = []
+    rows_of_folds: list[NDArray[np.int64]] = []
     first = 0
-    while len(made) < folds:
+    while len(rows_of_folds) < folds:
         enough = int(np.searchsorted(np.cumsum(sizes[order[first:]]), count)) + 1
         last = first + max(2, enough)
-        if not made:
+        if not rows_of_folds:
             last = min(last, len(names) - 2)  # two groups to learn from
         elif last > len(order):
             break
-        made.append(np.flatnonzero(np.isin(number, order[first:last])))
+        rows_of_folds.append(np.flatnonzero(np.isin(number, order[first:last])))
         first = last
-    return made
+    return rows_of_folds
 
 
 def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:

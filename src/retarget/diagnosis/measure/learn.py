@@ -61,8 +61,8 @@ def attempt_changes(
     if others:
         probes = {change: answers.fold.probe() for change in others} if answers else {}
         jobs = [Job(other, kernel.Y, probes.get(change)) for change, other in others.items()]
-        made = learn_online(kernel, jobs, keep_errors=progressive)
-        runs |= dict(zip(others, made, strict=True))
+        further = learn_online(kernel, jobs, keep_errors=progressive)
+        runs |= dict(zip(others, further, strict=True))
         if answers is not None:
             answers.said |= {change: probe.predictions.numpy() for change, probe in probes.items()}
     rng = np.random.default_rng([seed, 0])

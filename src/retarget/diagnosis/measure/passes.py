@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.arrays import panels
-from retarget.engine.cholesky import warn_if_meaningless
+from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
 from retarget.engine.lesson import Lesson
 from retarget.engine.response import final_response
@@ -69,7 +69,8 @@ class OnlineRun(Online):
 
     def note(self, window: Window, lesson: Lesson, steps: Steps) -> None:
         """Keeps what was requested."""
-        errors, step_of = steps.errors, lesson.memory.step_of
+        errors = steps.errors
+        step_of = lesson.memory.step_of
         if self.before_blocks is not None:
             first_of_block = np.arange(len(errors)) // window.block_size * window.block_size
             predicted = lesson.predictions_before(step_of[first_of_block], errors)
@@ -126,8 +127,11 @@ class Probe:
         order: Tensor | None = None,
     ) -> None:
         self.predictions = Q.new_full((len(rows), kernel.Y.shape[1]), math.nan)
-        self._kernel, self._Q, self._order = kernel, Q, order
-        self._rows, self._times = rows, times
+        self._kernel = kernel
+        self._Q = Q
+        self._order = order
+        self._rows = rows
+        self._times = times
 
     def ask(self, window: Window, state: Any, lesson: Lesson, errors: Tensor) -> None:
         """Asks what falls into a lesson, of which the errors are known but not yet learned."""
@@ -235,7 +239,8 @@ class TriedCorrection(Iterative):
     def warn_if_meaningless(self) -> None:
         """Warns if the targets have lost too many digits to be reliable."""
         if self.failure is None:
-            condition, dtype = self.settling.condition, self._mean.dtype
+            condition = self.settling.condition
+            dtype = self._mean.dtype
             warn_if_meaningless("the kernel of a block", condition, dtype)
 
 

@@ -32,7 +32,8 @@ from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 
 LATE = (0.8, 0.85, 0.9, 0.95, 1.0)  # of the rows learned
-LATE_OF_LONG, LONG_ROWS = (0.9, 1.0), 50_000  # a long stream leaves less to the luck of last rows
+LATE_OF_LONG = (0.9, 1.0)  # a long stream leaves less to the luck of the last rows
+LONG_ROWS = 50_000
 CURVE_MOMENTS = 12  # for the forgetting curve, evenly spaced over the stream
 MOST_ASKED = 10_000  # held-out rows; of more, evenly spaced ones are asked about
 # Random orders for each late moment; more for the last one, which also serves the next rows.

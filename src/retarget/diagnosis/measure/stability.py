@@ -6,15 +6,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from retarget.engine.cholesky import solve_lower, solve_lower_transposed
 from retarget.engine.stability import stable_limit
 from retarget.engine.stream_kernel import StreamKernel
+from retarget.engine.triangular import solve_lower, solve_lower_transposed
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
 
 LARGEST_EIGENPROBLEM = 1024
 NON_NORMALITY_ROWS = 2000
-ITERATIONS, PRECISION = 200, 1e-4  # for power iterations
+ITERATIONS = 200  # of power iterations
+PRECISION = 1e-4  # of their result
 
 
 def largest_rate(kernel: StreamKernel, learner: SGD) -> float:

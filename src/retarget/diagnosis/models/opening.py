@@ -57,7 +57,8 @@ def what_it_needs(model: OnlineModel, stream: Stream, start: int) -> str:
 
     What helps is found by trying it: the same rows without a sign, and more rows in a mini-batch.
     """
-    X, Y = stream.X[start:], stream.Y[start:]
+    X = stream.X[start:]
+    Y = stream.Y[start:]
     batch = len(X[: model.batch_size])
     targets = "classes" if stream.kind == "classification" else "numbers"
     given = (

@@ -79,7 +79,8 @@ def pass_as_it_came(
 
     Held-out rows are predicted when the rows before them are learned, and again at later moments.
     """
-    X, Y = stream.X, stream.Y
+    X = stream.X
+    Y = stream.Y
     before = np.empty(Y.shape)
     after = np.empty(Y.shape)
     first = np.full((len(held_out.times), Y.shape[1]), np.nan)

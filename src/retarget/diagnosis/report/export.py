@@ -73,7 +73,9 @@ def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame |
         if model.corrected is not None and (model.helped or force):
             parts[model.name] = model.corrected
     elif not force:
-        parts = {name: made for name, made in parts.items() if name not in too_large(diagnosis)}
+        parts = {
+            name: targets for name, targets in parts.items() if name not in too_large(diagnosis)
+        }
     if not parts:
         return None
     shown = {"true": stream.Y} | parts

@@ -9,12 +9,15 @@ from retarget.diagnosis.result import Diagnosis, KernelUsed
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.words.numbers import number
 from retarget.engine.offline.recent import as_aim
+from retarget.learners import SGD
 
 # Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 FORGETTING_WORDS = "the error late in the stream, relative to that on the same rows when they came"
 ORDER_WORDS = "the error as the rows came, relative to the mean over random orders"
 ONE_PASS_WORDS = "that mean over random orders, relative to the error of the batch model"
+# Options of the learner with words of their own; others are called what they are in Python.
+TOLD = ("lr", "batch_size", "reduction", "momentum", "nesterov")
 
 
 def name(text: str, longest: int = 60) -> str:
@@ -131,6 +134,9 @@ def learner_words(diagnosis: Diagnosis) -> str:
     if learner.momentum:
         kind = "Nesterov momentum" if learner.nesterov else "momentum"
         words += f", {kind} {number(learner.momentum)}"
+    for option, value in learner.to_dict().items():
+        if option not in TOLD and value != getattr(SGD, option):  # its default
+            words += f", {option.replace('_', ' ')} {number(value)}"
     return words
 
 

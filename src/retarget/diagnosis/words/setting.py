@@ -106,8 +106,6 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ]
     if stream.group_column is not None:
         facts.insert(3, ("Groups", f"by {name(stream.group_column)}"))
-    if diagnosis.learner.weight_decay:
-        facts.append(("Weight decay", number(diagnosis.learner.weight_decay)))
     method = "exact"
     if about is not None:
         method = (

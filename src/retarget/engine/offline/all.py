@@ -19,19 +19,15 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import shallow
-from retarget.engine.cholesky import (
-    GrowingCholesky,
-    matrix_condition,
-    normal_factor,
-    solve_lower,
-    solve_lower_transposed,
-    warn_if_meaningless,
-)
+from retarget.engine.cholesky import GrowingCholesky
+from retarget.engine.condition import matrix_condition, warn_if_meaningless
+from retarget.engine.definite import normal_factor
 from retarget.engine.lesson import diagonal_blocks
 from retarget.engine.offline.learner import OfflineLearner
 from retarget.engine.primal import FeatureRows
 from retarget.engine.settling import in_blocks
 from retarget.engine.sums import FeatureSums
+from retarget.engine.triangular import solve_lower, solve_lower_transposed
 from retarget.errors import InvalidInputError
 from retarget.state_files import part_of, require_shape
 

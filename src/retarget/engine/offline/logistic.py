@@ -46,9 +46,10 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows, panels, require_memory, shallow
-from retarget.engine.cholesky import GrowingCholesky, solve_lower, solve_lower_transposed
+from retarget.engine.cholesky import GrowingCholesky
 from retarget.engine.losses import outputs, slope_product, steepest_slope
 from retarget.engine.offline.learner import OfflineLearner, block_bounds
+from retarget.engine.triangular import solve_lower, solve_lower_transposed
 from retarget.errors import InvalidInputError, NotConvergedError, NotPositiveDefiniteError
 from retarget.state_files import part_of, require_shape
 
@@ -123,7 +124,8 @@ class Equation:
             Kd = share * Kd - Kz
             slope = dot(R, Kd)
             length = -slope / dot(self.gamma * d + slope_product(p, Kd), Kd)
-            before, size_before = R, size
+            before = R
+            size_before = size
             p = self.outputs(f + length * Kd)
             R = self.residual(A + length * d, p)
             if dot(R, Kd) * slope < -(slope**2) / 2:
@@ -138,12 +140,16 @@ class Equation:
 
     def newton_step(self, p: Tensor, R: Tensor) -> tuple[Tensor, Tensor] | None:
         """A Newton step and its logits by conjugate gradients; None if they take too long."""
-        h, tau = self.slope, self.gamma / self.slope
+        h = self.slope
+        tau = self.gamma / self.slope
         tolerance = min(0.1, float(R.abs().max()) ** 0.5)
         r = -R
-        step, logits = torch.zeros_like(R), torch.zeros_like(R)
-        d, Kd = torch.zeros_like(R), torch.zeros_like(R)
-        before, first = 1.0, 0.0
+        step = torch.zeros_like(R)
+        logits = torch.zeros_like(R)
+        d = torch.zeros_like(R)
+        Kd = torch.zeros_like(R)
+        before = 1.0
+        first = 0.0
         for iteration in range(MOST_ITERATIONS):
             z = self.solve(r) / h
             Kz = r / h - tau * z
@@ -155,16 +161,20 @@ class Equation:
                 # exactly; elsewhere z is small.
                 return step + z, logits + Kz
             share = size / before if iteration else 0.0
-            d, Kd, before = z + share * d, Kz + share * Kd, size
+            d = z + share * d
+            Kd = Kz + share * Kd
+            before = size
             image = self.gamma * d + slope_product(p, Kd)
             length = size / float((image * Kd).sum())
-            step, logits = step + length * d, logits + length * Kd
+            step = step + length * d
+            logits = logits + length * Kd
             r = r - length * image
         return None
 
     def step_length(self, A: Tensor, f: Tensor, R: Tensor, step: Tensor, logits: Tensor) -> float:
         """The first of 1, 1/2, 1/4, ... that decreases J enough; 0 if none does."""
-        now, decrease = self.objective(A, f), float((R * logits).sum())
+        now = self.objective(A, f)
+        decrease = float((R * logits).sum())
         # by how much two sums of n c terms may differ through rounding
         slack = 4 * torch.finfo(A.dtype).eps * (abs(now) + float(A.numel()))
         length = 1.0
@@ -197,7 +207,8 @@ class LogisticFit(OfflineLearner):
     def __init__(
         self, gamma: float, count: int, gram: Callable[[slice], Tensor], roomy: bool = False
     ) -> None:
-        self.gamma, self._gram = gamma, gram
+        self.gamma = gamma
+        self._gram = gram
         self._slope = 0.25 if count == 1 else 1 / count
         self._steepest = steepest_slope("cross-entropy", count)
         if gamma > LARGEST_GAMMA:
@@ -206,7 +217,9 @@ class LogisticFit(OfflineLearner):
                 "loss='cross-entropy', whose solver squares it"
             )
         self.factor = GrowingCholesky(gamma / self._slope, gram, roomy)
-        self._Y, self._start, self._roots = GrowingRows(), GrowingRows(), GrowingRows()
+        self._Y = GrowingRows()
+        self._start = GrowingRows()
+        self._roots = GrowingRows()
         self.coefficients = torch.empty(0, count, device="cpu")
         self.logits = torch.empty(0, count, device="cpu")
 
@@ -306,7 +319,8 @@ class LogisticFit(OfflineLearner):
             self.solve(count)
             return
         whole = self._equation(count)
-        past, block = slice(0, count - size), slice(count - size, count)
+        past = slice(0, count - size)
+        block = slice(count - size, count)
         inherited = K_rows[:, past] @ self.coefficients[past]
         own = Equation(
             self.gamma,
@@ -332,7 +346,8 @@ class LogisticFit(OfflineLearner):
 
     def _equation(self, count: int) -> Equation:
         """The equation of the first samples of the stream."""
-        Y, start = self._Y.rows[:count], self._start.rows[:count]
+        Y = self._Y.rows[:count]
+        start = self._start.rows[:count]
         solve = partial(in_fast_columns, self.factor.solve)
         return Equation(self.gamma, self._slope, solve, Y, start)
 
@@ -350,8 +365,10 @@ class LogisticFit(OfflineLearner):
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns an independent learner that continues from here."""
         fork = shallow(self)
-        fork._gram, fork.factor = gram, self.factor.fork(gram)
-        fork._Y, fork._start = self._Y.fork(), self._start.fork()
+        fork._gram = gram
+        fork.factor = self.factor.fork(gram)
+        fork._Y = self._Y.fork()
+        fork._start = self._start.fork()
         fork._roots = self._roots.fork()
         return fork
 
@@ -385,7 +402,8 @@ class LogisticFit(OfflineLearner):
 
     def _rounding(self, A: Tensor) -> Tensor:
         """(n, c) what rounding alone may leave of the equation."""
-        Y, roots = self._Y.rows[: len(A)], self._roots.rows[: len(A)]
+        Y = self._Y.rows[: len(A)]
+        roots = self._roots.rows[: len(A)]
         logits = roots * (roots * A.abs()).sum(0) + (self.gamma / self._slope) * A.abs()
         eps = torch.finfo(A.dtype).eps
         return eps * (1 + Y.abs() + self.gamma * A.abs() + self._steepest * logits)

@@ -23,11 +23,8 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import require_memory
-from retarget.engine.cholesky import (
-    matrix_condition,
-    not_positive_definite,
-    warn_if_meaningless,
-)
+from retarget.engine.condition import matrix_condition, warn_if_meaningless
+from retarget.engine.definite import not_positive_definite
 from retarget.engine.offline.learner import OfflineLearner, block_bounds
 from retarget.engine.primal import FeatureRows
 from retarget.engine.sums import FeatureSums

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.text import did_you_mean
+from retarget.text import a_type, did_you_mean
 
 # A parameter's name, a layer's name for all of its parameters, a pattern as in file names
 # ("*.bias"), several of these, or a function of a name; None for all.
@@ -40,15 +40,15 @@ def trained_parameters(
     else:
         chosen = set()
         for each in as_choice(wanted):
-            found = {each} & trained.keys() or {name for name in trained if _within(name, each)}
-            if not found:
+            matching = {each} & trained.keys() or {name for name in trained if _within(name, each)}
+            if not matching:
                 layers = {name.rpartition(".")[0] for name in trained} - {""}
                 near = did_you_mean(each, [*trained, *sorted(layers)], cutoff=0.0)
                 raise InvalidInputError(
                     f"params has {each!r}, which matches nothing; expected names of trained "
                     f"parameters or of their layers, or patterns: did you mean {str(near)!r}?"
                 )
-            chosen |= found
+            chosen |= matching
     if not chosen:
         raise InvalidInputError(
             "params selects no parameters; expected names of parameters, or None for all of them"
@@ -61,7 +61,7 @@ def as_choice(wanted: Any) -> tuple[str, ...]:
     names = (wanted,) if isinstance(wanted, str) else wanted
     if not isinstance(names, Iterable) or not all(isinstance(each, str) for each in names):
         raise InvalidTypeError(
-            f"params is a {type(wanted).__name__}; expected the name of a parameter or a layer, a "
+            f"params is {a_type(wanted)}; expected the name of a parameter or a layer, a "
             "pattern such as '*.bias', a list of these, or a function of a name"
         )
     return tuple(names)
@@ -91,30 +91,31 @@ def preconditioner_of(
     kind = type(source)
     if kind not in _FACTORS:
         raise InvalidTypeError(
-            f"preconditioner is a {kind.__name__}; expected a torch.optim.SGD, Adam, AdamW or "
+            f"preconditioner is {a_type(source)}; expected a torch.optim.SGD, Adam, AdamW or "
             "RMSprop, or a dict of factors by the parameters' names"
         )
     groups = source.param_groups
-    held = {id(value): group for group in groups for value in group["params"]}
+    group_of = {id(value): group for group in groups for value in group["params"]}
     for group in groups:
         _require_alike(group, groups[0], kind.__name__)
-    found = {}
+    factors = {}
     for name in names:
         value = module.get_parameter(name)
-        if id(value) not in held:
+        if id(value) not in group_of:
             raise InvalidInputError(
                 f"the optimizer does not hold the parameter {name}; expected the optimizer of this "
                 "module, or leave the parameter out with params="
             )
-        group, state = held[id(value)], source.state.get(value, {})
+        group = group_of[id(value)]
+        state = source.state.get(value, {})
         if not state and kind is not SGD:
             raise InvalidInputError(
                 f"the optimizer has taken no step on {name} yet, so that it has no second moments; "
                 "train a few steps first, or leave the parameter out with params="
             )
         ratio = float(group["lr"]) / float(groups[0]["lr"])
-        found[name] = ratio * _FACTORS[kind](value, group, state)
-    return found
+        factors[name] = ratio * _FACTORS[kind](value, group, state)
+    return factors
 
 
 def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> Tensor:

@@ -117,11 +117,13 @@ class EmpiricalPlan:
         """
         if not self.arrangements:
             return self.terms[0].features(factors[0])
-        parameters, outputs = self.network.parameters, len(self.chosen)
+        parameters = self.network.parameters
+        outputs = len(self.chosen)
         gradients: dict[str, Tensor] = {}
         for term, arrangement, each in zip(self.terms, self.arrangements, factors, strict=True):
             gradients |= arrangement.gradients(term.features(each), parameters, outputs)
-        n, like = len(factors[0][0]), next(iter(gradients.values()))
+        n = len(factors[0][0])
+        like = next(iter(gradients.values()))
         return torch.cat(
             [
                 gradients[name].flatten(1)
@@ -217,7 +219,8 @@ def make_plan(
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules may call view
     require_settled_layers(network.module)
     trial = _trial(network, few)
-    chosen, full = _chosen(outputs, trial.outputs.shape[1]), outputs == "full"
+    chosen = _chosen(outputs, trial.outputs.shape[1])
+    full = outputs == "full"
     used = _gradients(network, trial, chosen)
     if not used and rules:
         _require_use(network, samples)
@@ -358,9 +361,10 @@ def _gradients(network: Network, recording: Recording, chosen: range) -> dict[st
     """The gradient of a random mixture of the outputs, by each parameter that it depends on."""
     if not recording.outputs.requires_grad:
         return {}
-    by, seed = list(network.parameters.values()), _seed(recording, chosen, alike=False)
-    found = zip(network.parameters, derivatives(recording.outputs, by, seed), strict=True)
-    return {name: gradient for name, gradient in found if gradient is not None}
+    by = list(network.parameters.values())
+    seed = _seed(recording, chosen, alike=False)
+    gradients = zip(network.parameters, derivatives(recording.outputs, by, seed), strict=True)
+    return {name: gradient for name, gradient in gradients if gradient is not None}
 
 
 def _require_use(network: Network, samples: Samples) -> None:
@@ -432,7 +436,8 @@ def _first(
     g: Mapping[LayerNames, Tensor],
 ) -> Chunk:
     """The first sample of the trial, with what would be kept of its gradients."""
-    few, c = take(chunk.samples, slice(0, 1)), len(chunk.chosen)
+    few = take(chunk.samples, slice(0, 1))
+    c = len(chunk.chosen)
     scaled = {layer: chunk.scaled_inputs(layer)[:1] for layer in layers}
     first = Chunk(chunk.network, few, chunk.chosen, reductions, chunk.widen, {}, scaled)
     first.recording = chunk.recording
@@ -461,7 +466,8 @@ def _form(
 ) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
     uses = chunk.recording.layers[layer]
-    use, c = uses[0], len(chunk.chosen)
+    use = uses[0]
+    c = len(chunk.chosen)
     last = chunk.recording.is_output(use)
     i = chunk.inputs(layer).shape[3]
     _, groups, o, p = g.shape
@@ -484,7 +490,8 @@ def _form(
 
 def _root(chunk: Chunk, layer: LayerNames) -> Tensor | None:
     """(features,) a preconditioner's roots by gradient, unless they scale the inputs."""
-    roots, use = chunk.network.roots, chunk.recording.layers[layer][0]
+    roots = chunk.network.roots
+    use = chunk.recording.layers[layer][0]
     if not roots or (chunk.has_single_roots(layer) and not isinstance(use, LookedUp)):
         return None
     parameters = chunk.network.parameters

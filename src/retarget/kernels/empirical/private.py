@@ -72,26 +72,26 @@ def private_copy(module: nn.Module, instead: dict[int, Tensor]) -> nn.Module:
     return copied
 
 
-def _copied(value: Any, made: dict[int, Any]) -> Any:
-    if id(value) in made:
-        return made[id(value)]
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    if id(value) in copies:
+        return copies[id(value)]
     result: Any = value
     if isinstance(value, nn.Module):
-        result = made[id(value)] = object.__new__(type(value))
-        vars(result).update(_copied_values(vars(value), made))
+        result = copies[id(value)] = object.__new__(type(value))
+        vars(result).update(_copied_values(vars(value), copies))
     elif type(value) in (dict, OrderedDict):
-        result = made[id(value)] = type(value)()
-        result.update(_copied_values(value, made))
+        result = copies[id(value)] = type(value)()
+        result.update(_copied_values(value, copies))
     elif type(value) in (list, tuple, set):
-        result = made[id(value)] = type(value)(_copied(each, made) for each in value)
+        result = copies[id(value)] = type(value)(_copied(each, copies) for each in value)
     elif isinstance(value, MethodType):
-        result = MethodType(value.__func__, _copied(value.__self__, made))
+        result = MethodType(value.__func__, _copied(value.__self__, copies))
     elif type(value) is partial:
-        arguments = [_copied(each, made) for each in value.args]
-        keywords = _copied_values(value.keywords, made)
-        result = partial(_copied(value.func, made), *arguments, **keywords)
+        arguments = [_copied(each, copies) for each in value.args]
+        keywords = _copied_values(value.keywords, copies)
+        result = partial(_copied(value.func, copies), *arguments, **keywords)
     return result
 
 
-def _copied_values(values: dict[Any, Any], made: dict[int, Any]) -> dict[Any, Any]:
-    return {key: _copied(each, made) for key, each in values.items()}
+def _copied_values(values: dict[Any, Any], copies: dict[int, Any]) -> dict[Any, Any]:
+    return {key: _copied(each, copies) for key, each in values.items()}

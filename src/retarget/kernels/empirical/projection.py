@@ -114,7 +114,8 @@ class Projection:
         """
         drawn = self._kept(name, shape, outputs, ring.device)
         left = _in_order(left, outputs).flatten(1, 2)
-        n, columns = len(left), right.shape[2]
+        n = len(left)
+        columns = right.shape[2]
         room = BLOCK.get(ring.device.type, BLOCK_ELSEWHERE)
         rows = max(1, room // (n * columns))
         for first in range(0, left.shape[1], rows):
@@ -231,7 +232,8 @@ class SketchTerm(FeatureTerm):
     ) -> None:
         """A layer's gradients by weight and bias, which are the products g a^T and g 1."""
         a, g = factors
-        n, q = len(a), len(self.outputs)
+        n = len(a)
+        q = len(self.outputs)
         g = g[:, 0].view(n, g.shape[2], q, -1).permute(0, 2, 3, 1)
         weight, bias = term.layer
         if bias is not None:

@@ -104,7 +104,8 @@ class Recording(CallMode):
         super().__init__()
         self._originals = originals
         self._names = {id(value): name for name, value in parameters.items()}
-        self._count, self._widen = count(samples), widen
+        self._count = count(samples)
+        self._widen = widen
         # integer tensors from the samples, kept alive so that their ids stay unique
         self._given = {id(leaf): leaf for leaf in leaves(samples)}
         self.layers: dict[LayerNames, list[Use]] = {}
@@ -165,11 +166,11 @@ class Recording(CallMode):
                 if layer != (None, None):
                     self.layers.setdefault(layer, []).append(call.use(result, self._count))
                 return result
-        found = _tensors([result])
-        if found:
+        tensors = _tensors([result])
+        if tensors:
             self.elsewhere.update(self._names[leaf] for leaf in used if leaf in self._names)
             if any(leaf in self._given for leaf in used):
-                self._given |= {id(leaf): leaf for leaf in found if not leaf.is_floating_point()}
+                self._given |= {id(leaf): leaf for leaf in tensors if not leaf.is_floating_point()}
         return result
 
     def _widened(
@@ -186,13 +187,13 @@ class Recording(CallMode):
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
     """All tensors among the values; only containers are searched, to save time."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple | dict):
-            found.extend(leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
-    return found
+            tensors.extend(leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,8 @@ class Network:
             return cls(module, parameters, others, buffers, roots)
         stand_ins = parameters | others
         instead = {id(value): stand_ins[name] for name, value in module.named_parameters()}
-        twin, originals = private_copy(module, instead), frozenset(instead)
+        twin = private_copy(module, instead)
+        originals = frozenset(instead)
         return cls(twin, parameters, others, buffers, roots, originals)
 
     @property
@@ -272,8 +274,8 @@ def derivatives(
     outputs: Tensor, by: Sequence[Tensor], seed: Tensor, retain: bool = True
 ) -> list[Tensor | None]:
     """The gradients of outputs, weighted by the seed: dense, and None where none depends on it."""
-    found = torch.autograd.grad(outputs, by, seed, retain_graph=retain, allow_unused=True)
-    return [each if each is None else _dense(each) for each in found]
+    gradients = torch.autograd.grad(outputs, by, seed, retain_graph=retain, allow_unused=True)
+    return [each if each is None else _dense(each) for each in gradients]
 
 
 @cache
@@ -318,8 +320,8 @@ def require_alike(outputs: Tensor, others: Tensor) -> None:
 
 def outputs_with(module: nn.Module, samples: Samples, weights: Mapping[str, Tensor]) -> Tensor:
     """Runs a module with other parameters and buffers, while other threads may use it."""
-    held = dict([*module.named_parameters(), *module.named_buffers()])
-    instead = {id(value): weights[name] for name, value in held.items() if name in weights}
+    values = dict([*module.named_parameters(), *module.named_buffers()])
+    instead = {id(value): weights[name] for name, value in values.items() if name in weights}
 
     def run(private: bool) -> Tensor:
         if not private:
@@ -375,7 +377,8 @@ class Chunk:
     @cached_property
     def kept(self) -> dict[LayerNames, Tensor]:
         """(n, c, ...) what the reductions made of each of the chosen outputs."""
-        outputs, c = self.recording.outputs, len(self.chosen)
+        outputs = self.recording.outputs
+        c = len(self.chosen)
         kept = dict(self.places)
         for row, k in enumerate(self.chosen):
             seed = torch.zeros_like(outputs)
@@ -397,8 +400,8 @@ class Chunk:
 
         One backward pass serves all samples, as no sample's output depends on another's.
         """
-        found = {layer: self.recording.layers[layer] for layer in layers}
-        uses = [use for each in found.values() for use in each]
+        uses_of = {layer: self.recording.layers[layer] for layer in layers}
+        uses = [use for each in uses_of.values() for use in each]
         if not uses:
             return {}
         edges = [use.edge for use in uses]
@@ -408,7 +411,7 @@ class Chunk:
         parts = (
             use.arranged(use.zeros if g is None else g) for use, g in zip(uses, gs, strict=True)
         )
-        return {layer: _joined([next(parts) for _ in each], 3) for layer, each in found.items()}
+        return {layer: _joined([next(parts) for _ in each], 3) for layer, each in uses_of.items()}
 
     def inputs(self, layer: LayerNames, at: Tensor | None = None) -> Tensor:
         """(n, groups, positions, features) the inputs of all uses of a layer in a row.

@@ -76,7 +76,8 @@ class FeatureTerm(Term):
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Adds the features' inner products, some features at a time to keep digits."""
-        F, G = left[0].flatten(0, 1), right[0].flatten(0, 1)
+        F = left[0].flatten(0, 1)
+        G = right[0].flatten(0, 1)
         for start in range(0, F.shape[1], PRODUCT_DEPTH):
             some = slice(start, start + PRODUCT_DEPTH)
             K.addmm_(F[:, some], G[:, some].mT, alpha=scale)
@@ -152,9 +153,9 @@ def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
     """(n, vocabulary * features) g (n, positions, features), added up by token."""
     n = len(g)
     rows = tokens.reshape(n, -1) + vocabulary * torch.arange(n, device=tokens.device)[:, None]
-    found = g.new_zeros((n * vocabulary, g.shape[2]))
-    found.index_add_(0, rows.flatten(), g.flatten(0, 1))
-    return found.view(n, -1)
+    summed = g.new_zeros((n * vocabulary, g.shape[2]))
+    summed.index_add_(0, rows.flatten(), g.flatten(0, 1))
+    return summed.view(n, -1)
 
 
 class JacobianTerm(FeatureTerm):
@@ -166,7 +167,8 @@ class JacobianTerm(FeatureTerm):
     """
 
     def __init__(self, names: Sequence[str], full: bool) -> None:
-        self.names, self.full = tuple(names), full
+        self.names = tuple(names)
+        self.full = full
         self._alone = False
 
     def factors(self, chunk: Chunk) -> Factors:
@@ -181,14 +183,16 @@ class JacobianTerm(FeatureTerm):
                 self._alone = not alike(outputs, _outputs_of(chunk))
         if self._alone:
             F = self._one_by_one(chunk)
-        roots, parameters = chunk.network.roots, chunk.network.parameters
+        roots = chunk.network.roots
+        parameters = chunk.network.parameters
         if roots:
             whole = [roots[name].expand_as(parameters[name]).flatten() for name in self.names]
             F = F * torch.cat(whole)
         return (F if self.full else F.flatten(1)[:, None],)
 
     def _at_once(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
-        network, chosen = chunk.network, list(chunk.chosen)
+        network = chunk.network
+        chosen = list(chunk.chosen)
         fixed = {name: value.detach() for name, value in network.parameters.items()}
 
         def outputs(parameters: dict[str, Tensor], *sample: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,15 +204,18 @@ class JacobianTerm(FeatureTerm):
         parts = leaves(chunk.samples)
         with plain_attention, quiet_batching:
             gradients = vmap(jacrev(outputs, has_aux=True), in_dims=(None, *[0] * len(parts)))
-            jacobian, found = gradients(wanted, *parts)
+            jacobian, predictions = gradients(wanted, *parts)
         shape = len(parts[0]), len(chosen), -1
-        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2), found
+        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2), predictions
 
     def _one_by_one(self, chunk: Chunk) -> Tensor:
-        network, n, c = chunk.network, count(chunk.samples), len(chunk.chosen)
+        network = chunk.network
+        n = count(chunk.samples)
+        c = len(chunk.chosen)
         wanted = [network.parameters[name] for name in self.names]
         width = sum(each.numel() for each in wanted)
-        F, alone = network.like.new_zeros((n, c, width)), []
+        F = network.like.new_zeros((n, c, width))
+        alone = []
         for i in range(n):
             sample = take(chunk.samples, slice(i, i + 1))
             with torch.enable_grad(), failure_explained(sample):
@@ -250,7 +257,8 @@ class PairTerm(Term):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
-        g, at = chunk.kept[self.layer], None
+        g = chunk.kept[self.layer]
+        at = None
         if self.live is not None:
             living = alive(g, (1, 3))
             if int(living.sum(1).max()) > self.live:
@@ -280,7 +288,8 @@ class PairTerm(Term):
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """A few rows at a time, so that the products stay in cache."""
-        a, g = right[0].flatten(0, 1), right[1].flatten(0, 2)
+        a = right[0].flatten(0, 1)
+        g = right[1].flatten(0, 2)
         _, r, p, _ = right[1].shape
         numbers = PAIR_NUMBERS.get(K.device.type, PAIR_NUMBERS_ELSEWHERE)
         rows = max(1, numbers // (r * p * len(g)))
@@ -313,8 +322,11 @@ class ReadoutTerm(Term):
     """The last layer: every output has the same inputs, and a row of weights of its own."""
 
     def __init__(self, layer: LayerNames, full: bool, chosen: range, rows: int) -> None:
-        self.layer, self.full = layer, full
-        self.chosen, self.rows, self.outputs = chosen, rows, len(chosen)
+        self.layer = layer
+        self.full = full
+        self.chosen = chosen
+        self.rows = rows
+        self.outputs = len(chosen)
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, inputs) a of the last layer, which is applied once."""

@@ -134,7 +134,9 @@ class Convolved(Use):
 
         Uses strides, because `torch.nn.functional.unfold` goes sample by sample on CUDA.
         """
-        size, stride, dilation = self.size, _two(self.stride), _two(self.dilation)
+        size = self.size
+        stride = _two(self.stride)
+        dilation = _two(self.dilation)
         spread = [d * (k - 1) for d, k in zip(dilation, size, strict=True)]
         if self.padding == "same":
             before = [each // 2 for each in spread]
@@ -201,8 +203,8 @@ class LookedUp(Use):
 
     def total(self, a: Tensor, g: Tensor) -> Tensor:
         """(vocabulary, features), with the gradients of a token added up."""
-        found = g.new_zeros((self.vocabulary, g.shape[2]))
-        return found.index_add_(0, a.flatten(), g[:, 0].mT.flatten(0, 1))
+        summed = g.new_zeros((self.vocabulary, g.shape[2]))
+        return summed.index_add_(0, a.flatten(), g[:, 0].mT.flatten(0, 1))
 
 
 def _two(value: Any) -> tuple[int, int]:
@@ -266,7 +268,9 @@ def _norm(function: Callable[..., Tensor]) -> Callable[..., Call | None]:
         given = signature.bind(*args, **kwargs).arguments
         if given.get("training"):  # then samples depend on each other
             return None
-        x, weight, bias = given.pop("input"), given.pop("weight", None), given.pop("bias", None)
+        x = given.pop("input")
+        weight = given.pop("weight", None)
+        bias = given.pop("bias", None)
         trailing = len(given["normalized_shape"]) if "normalized_shape" in given else None
         return Call(x, weight, bias, Scaled, (lambda x: function(x, **given), trailing))
 

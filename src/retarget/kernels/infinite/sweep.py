@@ -380,11 +380,32 @@ def measure(h: Any, index: Any, scale: Any, left: Any, work: Any, deviations: An
                 deviations[lane + LANES] = inverse
 
 
+def pulled_and_rectified(
+    sums: Any, sums_tangent: Any, taps: Any, size: Any, bias: Any, slope: Any, trained: Any,
+    left_sd: Any, right_sd: Any,
+) -> Any:  # fmt: skip
+    """What `pull_and_rectify` computes, in NumPy: its specification, which a test compares it with.
+
+    `taps` (columns, columns read) is 1 where a sum (columns read, pairs) counts, `size` (columns,
+    1) its scale; the standard deviations are (columns, pairs).
+    """
+    S = size * (taps @ sums) + bias
+    theta = trained * S + size * (taps @ sums_tangent)
+    r = left_sd * right_sd
+    c = np.clip(S / r, -1, 1)
+    angle = np.pi - np.arccos(c)
+    factor = (1 - slope) ** 2 / (2 * np.pi)
+    derivative = factor * angle + slope
+    return factor * r * np.sqrt(1 - c**2) + derivative * S, theta * derivative
+
+
 @compiled
 def pull_and_rectify(
     h: Any, index: Any, scale: Any, work: Any, left: Any, right: Any, row: int, tangent: bool
 ) -> None:  # fmt: skip
     """The horizontal half of the pull, then the rectifier: ROW and ROW_TANGENT.
+
+    Packed for its speed; `pulled_and_rectified` above is the same without the packing.
 
     A rectifier of slope a has E[f f'] = (1 - a)^2 (r sin + angle S) / 2 pi + a S and
     E[df df'] = (1 - a)^2 angle / 2 pi + a, with angle = pi - arccos(c), c = S / r, r = sd sd'.

@@ -60,17 +60,17 @@ def run(config: Digits) -> pl.DataFrame:
     for name, Z in targets.items():
         curves[name] = online_learning_curve(K, Z, K_test, learner, stops)
 
-    parts = []
+    tables = []
     for name, predictions in curves.items():
         accuracy = np.mean(predictions.argmax(axis=2) == data.labels_test, axis=1)
-        part = pl.DataFrame({"samples": stops, "value": accuracy})
-        parts.append(part.with_columns(quantity=pl.lit("accuracy"), learner=pl.lit(name)))
+        curve = pl.DataFrame({"samples": stops, "value": accuracy})
+        tables.append(curve.with_columns(quantity=pl.lit("accuracy"), learner=pl.lit(name)))
     effective = effective_targets(K, Y, learner, config.gamma)
     means = [effective[data.labels_train == label].mean(axis=0) for label in range(classes)]
     label, output = (index.ravel() for index in np.indices((classes, classes)))
     columns = {"label": label, "output": output, "value": np.ravel(means)}
-    parts.append(pl.DataFrame(columns).with_columns(quantity=pl.lit("effective target")))
-    return pl.concat(parts, how="diagonal").with_columns(lr=pl.lit(config.lr))
+    tables.append(pl.DataFrame(columns).with_columns(quantity=pl.lit("effective target")))
+    return pl.concat(tables, how="diagonal").with_columns(lr=pl.lit(config.lr))
 
 
 def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
@@ -90,9 +90,9 @@ def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     letter(left, "A", "digits, class by class: accuracy on all ten classes")
     rates = {"offline": best, "online": best, "corrected": largest, "iterative": largest}
     for learner, rate in rates.items():
-        part = table.filter(quantity="accuracy", learner=learner, lr=rate)
+        curve = table.filter(quantity="accuracy", learner=learner, lr=rate)
         label = LEARNERS[learner] + ("" if learner == "offline" else f" (rate {rate:g})")
-        draw_band(left, part, "samples", "value", COLORS[learner], label=label, lw=1.8)
+        draw_band(left, curve, "samples", "value", COLORS[learner], label=label, lw=1.8)
     left.set_xlabel("samples seen")
     left.set_ylabel("test accuracy")
     left.set_ylim(0, 1)

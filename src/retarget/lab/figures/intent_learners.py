@@ -69,7 +69,8 @@ def learn_ridge(
     V = factor.solve_lower(query_gram.mT.contiguous())
     beta = factor.solve_lower(Y)
     total = V.new_zeros(len(query_gram), Y.shape[1])
-    scores, first = [], 0
+    scores = []
+    first = 0
     for stop in stream.stops:
         end = stream.ends[stop - 1]
         total = total + V[first:end].mT @ beta[first:end]

@@ -123,7 +123,9 @@ class IntentData:
             train, test = load_banking77()
         else:
             clinc = load_clinc150()
-            train, test, strangers = clinc.train, clinc.test, clinc.out_of_scope.texts
+            train = clinc.train
+            test = clinc.test
+            strangers = clinc.out_of_scope.texts
         self.names = sorted(set(train.intents))[:intents]
         train, test = (_first(each, self.names, per_intent) for each in (train, test))
         if per_intent is not None:
@@ -154,10 +156,10 @@ class IntentData:
     def rows(self, kind: str, features: int, combinations: int) -> Tensor:
         """(sentences, d) rows of length 1, of all parts."""
         if kind == "tangents":
-            found = [tangents(texts, features, combinations) for texts in self.parts if texts]
-            return functional.normalize(torch.from_numpy(np.concatenate(found)), dim=1)
-        found = [embeddings(texts) for texts in self.parts if texts]
-        embedded = torch.from_numpy(np.concatenate(found))
+            of_parts = [tangents(texts, features, combinations) for texts in self.parts if texts]
+            return functional.normalize(torch.from_numpy(np.concatenate(of_parts)), dim=1)
+        of_parts = [embeddings(texts) for texts in self.parts if texts]
+        embedded = torch.from_numpy(np.concatenate(of_parts))
         return random_relu(embedded, features) if kind == "random features" else embedded
 
 
@@ -383,18 +385,21 @@ def _draw_curves(axes: Axes, name: str, curves: pl.DataFrame) -> None:
     sentences = int(_mean(curves["sentences"]))
     last = curves["intents"].to_numpy().max()
     letter(axes, name, f"{title}: {last} intents, {sentences:,} sentences")
-    lowest = 1.0
+    ends = {
+        learner: _mean(part.filter(intents=last)["accuracy"])
+        for learner, part in _by_learner(curves)
+    }
+    remembered = [end for end in ends.values() if end > REMEMBERS]
     for learner, part in _by_learner(curves):
-        end = _mean(part.filter(intents=last)["accuracy"])
-        label = f"{NAMES.get(learner, learner)}: {end:.3f}"
+        label = f"{NAMES.get(learner, learner)}: {ends[learner]:.3f}"
+        if remembered and ends[learner] <= REMEMBERS:
+            label += ", below"
         line = {"label": label, "lw": 1.8 if learner == "both" else 1.3}
         draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[learner], **line)
-        if end > REMEMBERS:
-            lowest = min(lowest, end)
     axes.set_xlabel("intents learned, one after another")
     axes.set_ylabel("accuracy on the test sentences of these")
-    if lowest < 1:  # who forgets nearly everything leaves the picture, so that the others differ
-        axes.set_ylim(lowest - 0.1, 1.005)
+    if remembered:  # who forgets nearly everything leaves the picture, so that the others differ
+        axes.set_ylim(min(remembered) - 0.1, 1.005)
     legend_below(axes)
 
 

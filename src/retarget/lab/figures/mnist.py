@@ -188,7 +188,7 @@ def _whitened(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Returns the chosen images, each pixel standardized by its statistics over the whole set."""
     mean = images.mean(axis=0)
     # two passes over portions of the bytes: all of it in float64 would take 376 MB
-    squares = sum(np.square(part - mean).sum(axis=0) for part in np.array_split(images, 20))
+    squares = sum(np.square(some - mean).sum(axis=0) for some in np.array_split(images, 20))
     deviation = np.sqrt(squares / len(images))
     whitened: np.ndarray = ((images[chosen] - mean) / (deviation + 1e-6)).astype(np.float32)
     return whitened
@@ -243,8 +243,8 @@ def draw_curves(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     for axes, name, order in zip(curves, "CD", ORDERS, strict=True):
         letter(axes, name, f"test accuracy, {order}")
         for learner, label in LABELS.items():
-            part = table.filter(order=order, learner=learner)
-            draw_band(axes, part, "samples", "accuracy", COLORS[learner], label=label, lw=1.6)
+            curve = table.filter(order=order, learner=learner)
+            draw_band(axes, curve, "samples", "accuracy", COLORS[learner], label=label, lw=1.6)
         axes.set_ylabel("test accuracy")
         axes.set_ylim(0, 1)
     lines = curves[0].get_legend_handles_labels()
@@ -408,7 +408,7 @@ def _draw_sweep(axes: Axes, table: pl.DataFrame, learner: str) -> None:
     axes.set_ylim(0, 1)
     error_axes.set_ylim(0, 0.12)
     axes.set_xscale("log")
-    handles = [part.get_legend_handles_labels() for part in (axes, error_axes)]
+    handles = [panel.get_legend_handles_labels() for panel in (axes, error_axes)]
     axes.legend([h[0][0] for h in handles], [h[1][0] for h in handles], loc="lower left")
 
 
@@ -416,8 +416,8 @@ def _draw_corrected(axes: Axes, table: pl.DataFrame, label: str, colors: str) ->
     values = table["setting"].unique(maintain_order=True).to_list()
     shades = mpl.colormaps[colors](np.linspace(0.35, 1.0, len(values)))
     for value, color in zip(values, shades, strict=True):
-        part = table.filter(setting=value)
-        draw_band(axes, part, "samples", "accuracy", color, label=label.format(value), lw=1.4)
+        curve = table.filter(setting=value)
+        draw_band(axes, curve, "samples", "accuracy", color, label=label.format(value), lw=1.4)
     axes.set_xlabel("samples seen")
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)

@@ -129,22 +129,26 @@ def draw_curves(table: pl.DataFrame) -> Figure:
         figure = Figure(figsize=(6.4, 5.4))
         axes = figure.subplots()
         along, name = curve_axis(table)
-        parts = settings(table, PARAMETERS)
-        for place, part in enumerate(parts[:MOST_LINES]):
-            color, line = line_of(part.name, place)
+        all_settings = settings(table, PARAMETERS)
+        for place, setting in enumerate(all_settings[:MOST_LINES]):
+            color, line = line_of(setting.name, place)
             # by task: nothing before the first has been learned
-            shown = part.table.filter(pl.col(along) >= (along == "tasks_learned"))
-            draw_band(axes, shown, along, "accuracy", color, ls=line, label=part.name, lw=1.5)
+            shown = setting.table.filter(pl.col(along) >= (along == "tasks_learned"))
+            draw_band(axes, shown, along, "accuracy", color, ls=line, label=setting.name, lw=1.5)
         if along == "samples":
             for end in task_ends(table)[:-1]:
                 axes.axvline(end, color="lightgray", lw=0.7, zorder=0)
-        few = f": the first {MOST_LINES} of {len(parts)}" if len(parts) > MOST_LINES else ""
+        few = (
+            f": the first {MOST_LINES} of {len(all_settings)}"
+            if len(all_settings) > MOST_LINES
+            else ""
+        )
         axes.set_title(data_of(table) + few)
         axes.set_xlabel(name)
         if along == "tasks_learned":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no half tasks
         axes.set_ylabel(ACCURACY)
-        if any(part.name for part in parts):
+        if any(setting.name for setting in all_settings):
             figure.legend(loc="outside lower center", ncols=2)
     return figure
 
@@ -152,22 +156,22 @@ def draw_curves(table: pl.DataFrame) -> Figure:
 def summarize_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Shows the final accuracy of each case and, for several tasks, forgetting."""
     several = len(task_ends(table)) > 1
-    parts = settings(table, PARAMETERS)
-    plain = next((part.table for part in parts if part.name == BASELINE), None)
+    all_settings = settings(table, PARAMETERS)
+    plain = next((setting.table for setting in all_settings if setting.name == BASELINE), None)
     names = ["accuracy"] + [f"less {BASELINE}'s"] * (plain is not None)
     names += ["forgetting", "backward transfer"] if several else ["after one pass"]
     shown = _table_of_the_end(table, names)
-    for part in parts:
-        values = [final_accuracies(part.table)]
-        values += [gains(part.table, plain)] * (plain is not None)
+    for setting in all_settings:
+        values = [final_accuracies(setting.table)]
+        values += [gains(setting.table, plain)] * (plain is not None)
         if several:
-            matrices = accuracy_matrices(part.table)
+            matrices = accuracy_matrices(setting.table)
             one_task = matrices.shape[-1] == 1  # nothing can be forgotten
             measures = (forgetting, backward_transfer)
             values += [np.empty(0) if one_task else measure(matrices) for measure in measures]
         else:
-            values.append(after_one_pass(part.table))
-        shown.add_row(escape(part.name) or "all runs", *map(mean_and_error, values))
+            values.append(after_one_pass(setting.table))
+        shown.add_row(escape(setting.name) or "all runs", *map(mean_and_error, values))
     return [shown]
 
 
@@ -176,7 +180,7 @@ def curve_axis(table: pl.DataFrame) -> tuple[str, str]:
     tasks = len(task_ends(table))
     if tasks == 1:
         return "passes", "passes over the data"
-    runs = [part.table.group_by("seed").len() for part in settings(table, PARAMETERS)]
+    runs = [setting.table.group_by("seed").len() for setting in settings(table, PARAMETERS)]
     # one evaluation at the start, one after each task
     if pl.concat(runs)["len"].max() == tasks + 1:
         return "tasks_learned", "tasks learned"
@@ -237,18 +241,18 @@ def draw_sweeps(table: pl.DataFrame) -> Figure:
     """
     curves: list[tuple[str, pl.DataFrame]] = []
     sweeps = []
-    for case, part in cases_of(table):
+    for case, runs in cases_of(table):
         title, along = PANELS.get(case, ("", ""))
-        if along not in part.columns:
-            numbers = [name for name in _varied(part) if part[name].dtype.is_numeric()]
+        if along not in runs.columns:
+            numbers = [name for name in _varied(runs) if runs[name].dtype.is_numeric()]
             title = case or "all runs"
             along = next(iter(numbers), "")
         if along:
-            sweeps.append((case, title, along, part))
+            sweeps.append((case, title, along, runs))
         else:  # text may be swept, which has no axis
             curves += [
                 (", ".join(filter(None, (case, setting.name))), setting.table)
-                for setting in settings(part, PARAMETERS)
+                for setting in settings(runs, PARAMETERS)
             ]
     first = int(bool(curves))  # position of the first sweep
     count = first + len(sweeps)
@@ -264,9 +268,9 @@ def draw_sweeps(table: pl.DataFrame) -> Figure:
             papers = all(name.startswith("A ") for name, _ in curves)
             letter(axes[0], "A", "the kernel: fixed, or refreshed" if papers else "nothing swept")
             _draw_unswept(axes[0], curves)
-        for place, (case, title, along, part) in enumerate(shown, start=first):
+        for place, (case, title, along, runs) in enumerate(shown, start=first):
             letter(axes[place], case[0] if case in PANELS else LETTERS[place], title)
-            _draw_sweep(axes[place], final_rows(part), case, along)
+            _draw_sweep(axes[place], final_rows(runs), case, along)
     return figure
 
 
@@ -274,11 +278,11 @@ def summarize_sweeps(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Shows final accuracies of cases without a sweep, and along each sweep."""
     title = f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds"
     shown = table_of_numbers(title, ["panel", "setting"], ["seeds", "accuracy"])
-    for case, part in cases_of(table):
+    for case, runs in cases_of(table):
         # the panel's parameter first; for a case without a sweep, its rate
-        swept = dict.fromkeys([*PANELS.get(case, ("",))[1:], *_varied(part)] or ["lr"])
-        names = [name for name in swept if name in part.columns]
-        for _, final in settings(final_rows(part), PARAMETERS):
+        swept = dict.fromkeys([*PANELS.get(case, ("",))[1:], *_varied(runs)] or ["lr"])
+        names = [name for name in swept if name in runs.columns]
+        for _, final in settings(final_rows(runs), PARAMETERS):
             shown.add_row(
                 escape(case or "all runs"),
                 escape(", ".join(f"{name} = {_text(final[name][0])}" for name in names)),
@@ -298,8 +302,8 @@ def cases_of(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """Returns the cases by name, or all runs under an empty name if there are none."""
     if "case" not in table.columns:
         return [("", table)]
-    parts = table.partition_by("case", maintain_order=True)
-    return [(part["case"][0], part) for part in parts]
+    tables = table.partition_by("case", maintain_order=True)
+    return [(runs["case"][0], runs) for runs in tables]
 
 
 def _varied(table: pl.DataFrame) -> list[str]:
@@ -314,10 +318,10 @@ def _text(value: object) -> str:
 
 
 def _draw_unswept(axes: Axes, curves: Sequence[tuple[str, pl.DataFrame]]) -> None:
-    for place, (case, part) in enumerate(curves[:MOST_LINES]):
+    for place, (case, runs) in enumerate(curves[:MOST_LINES]):
         name = case.removeprefix("A ")
         color, line = line_of(name, place)
-        draw_band(axes, part, "samples", "accuracy", color, ls=line, label=name, lw=1.5)
+        draw_band(axes, runs, "samples", "accuracy", color, ls=line, label=name, lw=1.5)
     axes.set_xlabel("samples seen")
     axes.set_ylabel("test accuracy")
     if axes.get_legend_handles_labels()[0]:
@@ -327,15 +331,15 @@ def _draw_unswept(axes: Axes, curves: Sequence[tuple[str, pl.DataFrame]]) -> Non
 
 def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
     """Draws final accuracy against the swept parameter; crosses mark values that diverged."""
-    parts = settings(final, PARAMETERS, but=[along])
+    all_settings = settings(final, PARAMETERS, but=[along])
     crossed = False
-    for part, (color, marker) in zip(parts, sweep_styles(len(parts)), strict=True):
-        label = ", ".join(f"{SYMBOLS.get(k, k)} = {_text(v)}" for k, v in part.values.items())
+    for setting, (color, marker) in zip(all_settings, sweep_styles(len(all_settings)), strict=True):
+        label = ", ".join(f"{SYMBOLS.get(k, k)} = {_text(v)}" for k, v in setting.values.items())
         if not label and case[2:] in LINES:
             color = LINES[case[2:]][0]
             marker = "o"
         line = {"fmt": f"{marker}-", "ms": 4, "capsize": 2, "label": label or None}
-        curve = draw_sweep(axes, part.table, along, "accuracy", color, **line)
+        curve = draw_sweep(axes, setting.table, along, "accuracy", color, **line)
         lost = curve.filter(pl.col("mean").is_nan())
         if len(lost):
             low = curve["mean"].fill_nan(None).min() or 0.0
@@ -364,28 +368,28 @@ NOTHING = 1e3  # where 0 bytes are drawn, on an axis without zero
 
 def draw_memory(table: pl.DataFrame) -> Figure:
     """Draws accuracy after every task (left), and at the end against memory (right)."""
-    parts = settings(table, PARAMETERS)
-    columns = 2 if max(len(part.name) for part in parts) > WIDE else 3  # of the legend
+    all_settings = settings(table, PARAMETERS)
+    columns = 2 if max(len(setting.name) for setting in all_settings) > WIDE else 3  # of the legend
     with figure_style():
-        height = 3.9 + 0.19 * -(-len(parts) // columns)
+        height = 3.9 + 0.19 * -(-len(all_settings) // columns)
         figure = Figure(figsize=(9.6, height))
         curves, memory = figure.subplots(1, 2)
         used: Counter[str] = Counter()
-        for part in parts:
-            color = METHOD_COLORS.get(re.split("[ ,]", part.name)[0], OTHER_METHOD)
+        for setting in all_settings:
+            color = METHOD_COLORS.get(re.split("[ ,]", setting.name)[0], OTHER_METHOD)
             first_of_color = not used[color]
             sign = MARKS[used[color] % len(MARKS)]
             used[color] += 1
             line = "-" if first_of_color else "--"
             mark = {"marker": sign, "mfc": color if first_of_color else "white", "ms": 5}
             # methods that learn only at the end have no curve
-            first = part.table["tasks_learned"].max() if part.name.startswith("joint") else 1
-            learned = part.table.filter(pl.col("tasks_learned") >= first)
-            band = {"ls": line, "label": part.name, **mark}
+            first = setting.table["tasks_learned"].max() if setting.name.startswith("joint") else 1
+            learned = setting.table.filter(pl.col("tasks_learned") >= first)
+            band = {"ls": line, "label": setting.name, **mark}
             draw_band(curves, learned, "tasks_learned", "accuracy", color, **band)
-            accuracies = final_accuracies(part.table)
+            accuracies = final_accuracies(setting.table)
             memory.errorbar(
-                [max(_kept(part.table), NOTHING)],
+                [max(_kept(setting.table), NOTHING)],
                 [np.nanmean(accuracies) if np.isfinite(accuracies).any() else np.nan],
                 yerr=[standard_error(accuracies)],
                 color=color,
@@ -408,18 +412,18 @@ def draw_memory(table: pl.DataFrame) -> Figure:
 
 def summarize_memory(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Shows final accuracy, memory, and in how many seeds it is above cumulative replay."""
-    parts = settings(table, PARAMETERS)
+    all_settings = settings(table, PARAMETERS)
     names = ("accuracy", f"less {REFERENCE}'s", "seeds above it", "kept")
     shown = _table_of_the_end(table, names)
-    reference = next((part.table for part in parts if part.name == REFERENCE), None)
-    for part in parts:
-        above = gains(part.table, None if part.name == REFERENCE else reference)
+    reference = next((setting.table for setting in all_settings if setting.name == REFERENCE), None)
+    for setting in all_settings:
+        above = gains(setting.table, None if setting.name == REFERENCE else reference)
         shown.add_row(
-            escape(part.name) or "all runs",
-            mean_and_error(final_accuracies(part.table)),
+            escape(setting.name) or "all runs",
+            mean_and_error(final_accuracies(setting.table)),
             mean_and_error(above),
             f"{(above > 0).sum()} of {len(above)}" if len(above) else "",
-            f"{_kept(part.table) / 1e6:,.1f} MB",
+            f"{_kept(setting.table) / 1e6:,.1f} MB",
         )
     return [shown]
 

@@ -87,8 +87,8 @@ def settings(
         varied = [name for name in labels if case[name].n_unique() > 1]
         names = ["case"] * (len(cases) > 1) + varied
         all_settings += [
-            Setting({name: part[name].to_list()[0] for name in names}, part)
-            for part in (case.partition_by(varied, maintain_order=True) if varied else [case])
+            Setting({name: runs[name].to_list()[0] for name in names}, runs)
+            for runs in (case.partition_by(varied, maintain_order=True) if varied else [case])
         ]
     return all_settings
 
@@ -112,26 +112,26 @@ def family_in_rows(
     """
 
     def draw_rows(table: pl.DataFrame) -> Figure:
-        parts = settings(table, config.model_fields, but)
-        shown = parts[:MOST_ROWS]
+        all_settings = settings(table, config.model_fields, but)
+        shown = all_settings[:MOST_ROWS]
         with figure_style():
             figure = Figure(figsize=(size[0], size[1] * len(shown)))
-            if len(parts) == 1:
-                draw(figure, parts[0].table)
+            if len(all_settings) == 1:
+                draw(figure, all_settings[0].table)
                 return figure
-            if len(parts) > len(shown):
-                figure.suptitle(f"the first {len(shown)} of {len(parts)} settings")
+            if len(all_settings) > len(shown):
+                figure.suptitle(f"the first {len(shown)} of {len(all_settings)} settings")
             rows = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
-            for row, part in zip(rows, shown, strict=True):
-                row.suptitle(part.name)
-                draw(row, part.table)
+            for row, setting in zip(rows, shown, strict=True):
+                row.suptitle(setting.name)
+                draw(row, setting.table)
         return figure
 
     def summarize_rows(table: pl.DataFrame) -> list[RenderableType]:
         lines: list[RenderableType] = []
-        for part in settings(table, config.model_fields, but):
-            lines += [f"[bold]{escape(part.name)}[/bold]"] * bool(part.values)
-            lines += summarize(part.table)
+        for setting in settings(table, config.model_fields, but):
+            lines += [f"[bold]{escape(setting.name)}[/bold]"] * bool(setting.values)
+            lines += summarize(setting.table)
         return lines
 
     computed = one_by_one(run)
@@ -152,15 +152,21 @@ def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame
 def mean_and_error(values: np.ndarray | pl.Series) -> str:
     """Formats mean and standard error of one number for each seed, or how many diverged.
 
+    A single number has no error.
+
     Examples:
         >>> mean_and_error(np.array([0.1, 0.3]))
         '0.200 ± 0.100'
+        >>> mean_and_error(np.array([0.1]))
+        '0.100'
     """
     values = np.asarray(values)
     if not len(values):
         return ""
     if np.isnan(values).any():
         return f"{np.isnan(values).sum()} of {len(values)} diverged"
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
     return f"{values.mean():.3f} ± {standard_error(values):.3f}"
 
 

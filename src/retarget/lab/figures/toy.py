@@ -166,7 +166,7 @@ def _draw_shift_panel(axes: Axes, table: pl.DataFrame, name: str) -> None:
         axes.plot(curve["x"], curve["y"], color=COLORS[series], label=label, **style)
     marked = table.filter(kind="point").partition_by("series", as_dict=True)
     # the added sample belongs only to panel B, which has its own marker for it
-    there = {key[0]: part.head(-1) if key == ("target",) else part for key, part in marked.items()}
+    there = {key[0]: rows.head(-1) if key == ("target",) else rows for key, rows in marked.items()}
     before = there[start]
     after = there[end]
     n = min(len(before), len(after))
@@ -253,7 +253,7 @@ def simulate(
     features: np.ndarray, targets: np.ndarray, queries: np.ndarray, learner: SGD
 ) -> np.ndarray:
     """Returns predictions at the queries after each step of torch.optim.SGD, in weight space."""
-    phi, y, q = (torch.as_tensor(part) for part in (features, targets, queries))
+    phi, y, q = (torch.as_tensor(values) for values in (features, targets, queries))
     w = torch.zeros(phi.shape[1], dtype=phi.dtype, requires_grad=True)
     optimizer = learner.to_torch([w])
     predictions = []
@@ -335,10 +335,10 @@ def _draw_errors(axes: Axes, table: pl.DataFrame, label: str) -> None:
         shown = {"marker": marker, **dots} if simulated else {}
         axes.plot([], [], "-", color=color, lw=1.5, label=label.format(setting), **shown)
         for split, style in (("test", "-"), ("train", "--")):
-            part = table.filter(setting=setting, split=split)
-            line = part.filter(source="closed form")
+            errors = table.filter(setting=setting, split=split)
+            line = errors.filter(source="closed form")
             axes.plot(line["samples"], line["value"], style, color=color, lw=1.5)
-            points = part.filter(source="simulation")
+            points = errors.filter(source="simulation")
             axes.plot(points["samples"], points["value"], marker, color=color, **dots)
     axes.plot([], [], "-", color="gray", label="test")
     axes.plot([], [], "--", color="gray", label="train")

@@ -132,7 +132,8 @@ def _mirrored(pictures: Tensor) -> Tensor:
 def _shifted(pictures: Tensor, by: int) -> Tensor:
     """Shifts pictures along the diagonal; pixels at the edge are repeated."""
     padded = functional.pad(pictures, (abs(by),) * 4, mode="replicate")
-    height, width, first = *pictures.shape[-2:], abs(by) + by
+    height, width = pictures.shape[-2:]
+    first = abs(by) + by
     return padded[..., first : first + height, first : first + width]
 
 

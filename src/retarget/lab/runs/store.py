@@ -69,7 +69,7 @@ def identities_of(configs: Sequence[Config], family: Family) -> list[Identity]:
 @cache
 def current_code() -> tuple[str, dict[str, str]]:
     """Returns the hash of the source and the versions of the packages in use now."""
-    versions = {name: found for name in COMPUTING if (found := _version(name)) is not None}
+    versions = {name: version for name in COMPUTING if (version := _version(name)) is not None}
     return source_hash(), {"retarget": retarget.__version__} | versions
 
 

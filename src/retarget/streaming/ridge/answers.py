@@ -1,12 +1,12 @@
 """What a learner of sums answers: predictions, how certain they are, and its own errors."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import give_back
 from retarget.errors import InvalidInputError
 from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
@@ -55,7 +55,7 @@ class RidgeAnswers:
         solution = self._solved(learned)
         assert learned.moments is not None  # as it was solved
         noise = noise_of(learned.moments, solution)
-        return float(noise[0]) if learned.flat else noise.cpu().numpy()
+        return float(noise[0]) if learned.form.flat else noise.cpu().numpy()
 
     @in_plain_torch
     def solution(self) -> RidgeSolution:
@@ -97,10 +97,12 @@ class RidgeAnswers:
         learned = self.learned
         weights, intercept, _ = solution = self._solved(learned)
         if isinstance(X, Prepared):
-            like, parts = X.like, iter(X.parts)
+            like = X.like
+            parts = iter(X.parts)
             _require_fitting(X.parts, weights)
         else:
-            like, parts = library_of(X), self._rows.means(X, learned)
+            like = library_of(X)
+            parts = self._rows.means(X, learned)
         predicted = [weights.new_empty(0, learned.outputs)]
         deviations = [weights.new_empty(0, learned.outputs)]
         if return_std:
@@ -120,7 +122,7 @@ class RidgeAnswers:
         result = torch.cat(list(parts))
         if isinstance(like, Tensor):
             result = result.to(like.device)
-        return give_back(result[:, 0] if learned.flat else result, like, learned.dtype)
+        return replace(learned.form, numpy=not isinstance(like, Tensor)).give(result)
 
     @in_plain_torch
     def spread(self, X: Any) -> Tensor:
@@ -170,9 +172,9 @@ class RidgeAnswers:
 def _require_fitting(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> None:
     """Rejects features that were prepared before learning, or for another learner."""
     for features, start in parts:
-        found = features.shape[1], start.shape[1]
-        if found != tuple(weights.shape):
+        sizes = features.shape[1], start.shape[1]
+        if sizes != tuple(weights.shape):
             raise InvalidInputError(
-                f"X was prepared with {found[0]} features for {found[1]} outputs, but the learner "
+                f"X was prepared with {sizes[0]} features for {sizes[1]} outputs, but the learner "
                 f"has {weights.shape[0]} and {weights.shape[1]}; call prepare again, after learn"
             )

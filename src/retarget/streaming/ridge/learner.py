@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_targets
+from retarget.arrays import as_targets
 from retarget.errors import InvalidInputError
+from retarget.form import Form
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, feature_map, fingerprint
 from retarget.locks import Lock
 from retarget.scalars import as_count, as_non_negative
@@ -104,8 +105,11 @@ class StreamingRidge(RidgeAnswers):
         calibration: int = 0,
     ) -> None:
         self.gamma = as_ridge(gamma)
-        self.features, self.seed = as_count("features", features), as_seed("seed", seed)
-        self.intercept, self.precision, self._views = bool(intercept), precision, Views(views)
+        self.features = as_count("features", features)
+        self.seed = as_seed("seed", seed)
+        self.intercept = bool(intercept)
+        self.precision = precision
+        self._views = Views(views)
         if precision not in get_args(Precision):
             raise InvalidInputError(f"precision is {precision!r}; expected 'float64' or 'float32'")
         self.calibration = 0 if calibration == 0 else as_count("calibration", calibration)
@@ -235,7 +239,8 @@ class StreamingRidge(RidgeAnswers):
             repeats: Whether a weight of 2 means that the sample was seen twice, as in scikit-learn,
                 and not that it is more certain than others. `gamma="auto"` depends on it.
         """
-        targets, before = as_targets("Y", Y), self.learned
+        targets = as_targets("Y", Y)
+        before = self.learned
         moments = None if before.moments is None else before.moments.copy()
         network_outputs = before.network_outputs
         kept = before.kept
@@ -247,9 +252,9 @@ class StreamingRidge(RidgeAnswers):
         if moments is not None and len(targets):
             if repeats:
                 moments.squared_weight = moments.weight
-            flat = np.ndim(Y) == 1 if before.moments is None else before.flat
-            dtype = torch.promote_types(before.dtype or targets.dtype, targets.dtype)
-            self._become(RidgeState(moments, flat, dtype, sample_size(X), network_outputs, kept))
+            form = Form(flat=np.ndim(Y) == 1) if before.moments is None else before.form
+            form = form.wider(targets.dtype)
+            self._become(RidgeState(moments, form, sample_size(X), network_outputs, kept))
         return self
 
     def forget(self, X: Any, Y: Any, weights: Any = None, *, repeats: bool = False) -> Self:
@@ -308,11 +313,14 @@ class StreamingRidge(RidgeAnswers):
             other: A learner with the same features (see `empty`); it is not changed.
         """
         if type(other) is not type(self):
-            found, expected = type(other).__name__, type(self).__name__
-            raise InvalidInputError(f"other is a {found}; expected a {expected}")
-        one, two = self.learned, other.learned
+            kind = type(other).__name__
+            expected = type(self).__name__
+            raise InvalidInputError(f"other is a {kind}; expected a {expected}")
+        one = self.learned
+        two = other.learned
         both = one.moments is not None and two.moments is not None
-        mine, theirs = self._kind(one, sized=both), other._kind(two, sized=both)
+        mine = self._kind(one, sized=both)
+        theirs = other._kind(two, sized=both)
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
         if fingerprint(self._views.functions) != fingerprint(other._views.functions):
@@ -333,9 +341,9 @@ class StreamingRidge(RidgeAnswers):
         else:
             moments = one.moments.copy()
             moments.join(two.moments)
-            dtype = torch.promote_types(one.dtype or torch.float64, two.dtype or torch.float64)
+            form = one.form.wider(two.form.dtype)
             kept = one.kept.joined(two.kept)
-            self._become(one._replace(moments=moments, dtype=dtype, kept=kept))
+            self._become(one._replace(moments=moments, form=form, kept=kept))
         return self
 
     @in_turn
@@ -399,14 +407,13 @@ class StreamingRidge(RidgeAnswers):
     @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and the sums by name."""
-        moments, flat, dtype, inputs, network_outputs, kept = self.learned
+        moments, form, inputs, network_outputs, kept = self.learned
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "kernel": self._map.description,
             "views": self._views.names,
             "options": {name: getattr(self, name) for name in self.OPTIONS},
-            "flat": flat,
-            "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+            "form": form.state_dict(),
             "inputs": inputs,
             "network_outputs": network_outputs,
         }
@@ -454,10 +461,12 @@ class StreamingRidge(RidgeAnswers):
                 f"it was saved with the views {values['views']}, not {loaded._views.names}; pass "
                 "views= as in the constructor"
             )
-        saved, found = values["kernel"], loaded._map.description
-        if saved != found:
-            raise InvalidInputError(f"it was saved with the kernel {saved}, not {found}")
-        if values["dtype"] is None:
+        saved = values["kernel"]
+        described = loaded._map.description
+        if saved != described:
+            raise InvalidInputError(f"it was saved with the kernel {saved}, not {described}")
+        form = Form.from_state(values["form"])
+        if form.dtype is None:
             return loaded
         moments = Moments.from_state(
             values, tensors, loaded.intercept, len(loaded._views), loaded._dtype
@@ -465,15 +474,12 @@ class StreamingRidge(RidgeAnswers):
         sizes = moments.features, moments.outputs
         learned = RidgeState(
             moments,
-            bool(values["flat"]),
-            getattr(torch, values["dtype"]),
+            form,
             None if values["inputs"] is None else int(values["inputs"]),
             None if values["network_outputs"] is None else int(values["network_outputs"]),
             KeptRows.from_state(values, tensors, loaded.calibration, *sizes),
         )
-        if learned.dtype not in FLOATS:
-            raise InvalidInputError(f"dtype is {learned.dtype}")
-        if learned.flat and learned.outputs > 1:
+        if form.flat and learned.outputs > 1:
             raise InvalidInputError(f"flat is true, but there are {learned.outputs} outputs")
         loaded._become(learned)
         return loaded

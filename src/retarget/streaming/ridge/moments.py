@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from retarget.engine.cholesky import expected_digits, inverse_norm
+from retarget.engine.condition import expected_digits, inverse_norm
 from retarget.errors import (
     InvalidInputError,
     NotPositiveDefiniteError,
@@ -125,12 +125,18 @@ class Moments:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self.intercept, self.views, self.precision = intercept, views, precision
-        self.count, self.weight, self.squared_weight = 0, 0.0, 0.0
+        self.intercept = intercept
+        self.views = views
+        self.precision = precision
+        self.count = 0
+        self.weight = 0.0
+        self.squared_weight = 0.0
         self.peak_scatter = self.peak_power = self.peak_weight = 0.0
         self.feature_rounding = 0.0
-        self.mean, self.target_mean = zeros(features), zeros(outputs)
-        self.cross, self.power = zeros(features, outputs), zeros(outputs)
+        self.mean = zeros(features)
+        self.target_mean = zeros(outputs)
+        self.cross = zeros(features, outputs)
+        self.power = zeros(outputs)
         self.triangle = Triangle.of_zeros(self.mean, precision)
         self.shared = probes(features, self.mean) * 0 if views > 1 else zeros(features, 0)
 
@@ -163,20 +169,24 @@ class Moments:
         """
         if not len(features):
             return
-        phi, y = features.to(self.mean), targets.to(self.mean)
+        phi = features.to(self.mean)
+        y = targets.to(self.mean)
         w = phi.new_ones(len(phi)) if weights is None else weights.to(phi)
         rounding = FEATURE_ROUNDING * torch.finfo(features.dtype).eps
         self.feature_rounding = max(self.feature_rounding, rounding)
-        mean, target_mean = self.mean, self.target_mean
+        mean = self.mean
+        target_mean = self.target_mean
         total = float(w.sum())
         if self.intercept:
             # from the first row on: the mean of equal numbers is this number, without rounding
             mean = phi[0] + w @ (phi - phi[0]) / total
             target_mean = y[0] + w @ (y - y[0]) / total
-            phi, y = phi - mean, y - target_mean
+            phi = phi - mean
+            y = y - target_mean
         if weights is not None:
             root = w.sqrt()[:, None]
-            phi, y = phi * root, y * root
+            phi = phi * root
+            y = y * root
         self._shift(mean, target_mean, total)
         self.triangle = self.triangle.plus_rows(phi)
         self.cross = torch.addmm(self.cross, phi.mT, y)
@@ -211,7 +221,8 @@ class Moments:
         left.peak_scatter = max(left.peak_scatter, float(self.triangle.diagonal().max()))
         left.peak_power = max(left.peak_power, float(self.power.max()))
         left.peak_weight = max(left.peak_weight, self.weight)
-        mean, target_mean = other.mean.to(self.mean), other.target_mean.to(self.mean)
+        mean = other.mean.to(self.mean)
+        target_mean = other.target_mean.to(self.mean)
         left.mean = self._mean_without(self.mean, mean, other.weight)
         left.target_mean = self._mean_without(self.target_mean, target_mean, other.weight)
         gap = mean - left.mean
@@ -243,7 +254,8 @@ class Moments:
         self.peak_power *= factor
         self.peak_weight *= factor
         self.triangle = self.triangle.times(factor)
-        self.cross, self.power = self.cross * factor, self.power * factor
+        self.cross = self.cross * factor
+        self.power = self.power * factor
         self.shared = self.shared * factor
 
     def rearrange(self, columns: Sequence[int | None]) -> None:
@@ -274,8 +286,8 @@ class Moments:
         """Checks and restores a saved state."""
         m, c = require_shape("cross", tensors["cross"], None, None).shape
         device = tensors["cross"].device
-        held = cls(m, c, intercept, device, views=views, precision=precision)
-        sizes = {"m": m, "c": c, "t": m * (m + 1) // 2, "k": held.shared.shape[1]}
+        sums = cls(m, c, intercept, device, views=views, precision=precision)
+        sizes = {"m": m, "c": c, "t": m * (m + 1) // 2, "k": sums.shared.shape[1]}
         for name, shape in SUMS.items():
             tensor = require_shape(name, tensors[name], *(sizes[each] for each in shape))
             expected = precision if name == "triangle" else torch.float64
@@ -285,29 +297,30 @@ class Moments:
                     f"expected numbers of at most {LARGEST_SUM:.0e} in size"
                 )
             if name == "triangle":
-                held.triangle = Triangle.of_packed(tensor, held.mean)
+                sums.triangle = Triangle.of_packed(tensor, sums.mean)
             else:  # a copy has the usual alignment, on which the last digits of products depend
-                setattr(held, name, tensor.clone())
+                setattr(sums, name, tensor.clone())
         for name, kind in NUMBERS.items():
-            setattr(held, name, kind(numbers[name]))
-        weights, most = (held.weight, held.squared_weight), LARGEST_NUMBER * max(held.count, 0)
-        if not 0 < held.weight <= most or not 0 < held.squared_weight <= most * LARGEST_NUMBER:
+            setattr(sums, name, kind(numbers[name]))
+        weights = (sums.weight, sums.squared_weight)
+        most = LARGEST_NUMBER * max(sums.count, 0)
+        if not 0 < sums.weight <= most or not 0 < sums.squared_weight <= most * LARGEST_NUMBER:
             raise InvalidInputError(
-                f"count is {held.count}, weight is {weights[0]}, squared_weight is {weights[1]}; "
+                f"count is {sums.count}, weight is {weights[0]}, squared_weight is {weights[1]}; "
                 "expected at least 1 sample, and positive weights of at most "
                 f"{LARGEST_NUMBER:g} each"
             )
-        peaks = held.peak_scatter, held.peak_power, held.peak_weight
+        peaks = sums.peak_scatter, sums.peak_power, sums.peak_weight
         if not all(0 <= each < math.inf for each in peaks):
             raise InvalidInputError(
                 f"peak_scatter is {peaks[0]}, peak_power is {peaks[1]} and peak_weight is "
                 f"{peaks[2]}; expected finite numbers"
             )
-        if not held._are_possible():
+        if not sums._are_possible():
             raise InvalidInputError(
                 "scatter, cross and power are not sums over the same samples: no samples have them"
             )
-        return held
+        return sums
 
     def solve(self, gamma: float | Literal["auto"]) -> RidgeSolution:
         """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small.
@@ -355,7 +368,8 @@ class Moments:
     def _chosen(self, few: Eigen | None) -> tuple[float, Tensor | None]:
         """Returns the best ridge by cross-validation, and its solution if that is known."""
         diagonal = self.triangle.diagonal()
-        mean, most = float(diagonal.mean()), float(diagonal.max())
+        mean = float(diagonal.mean())
+        most = float(diagonal.max())
         if not mean > 0:
             return 1.0, None  # all features are zero, or there is one sample: any ridge will do
         most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
@@ -404,7 +418,8 @@ class Moments:
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info.item() or not bool(factor.diagonal().isfinite().all()):
             return None
-        pivots, diagonal = factor.diagonal().square(), matrix.diagonal()
+        pivots = factor.diagonal().square()
+        diagonal = matrix.diagonal()
         enough = float(pivots.min()) > self._least_ridge(float(diagonal.max()))
         enough = enough and float((pivots / diagonal).min()) > LEAST_PIVOT[self.precision]
         result: Tensor = factor
@@ -431,7 +446,8 @@ class Moments:
         if not self.peak_scatter:
             return
         size = float(weights.abs().max()) or 1.0
-        coarse, fine = torch.finfo(self.precision).eps, torch.finfo(torch.float64).eps
+        coarse = torch.finfo(self.precision).eps
+        fine = torch.finfo(torch.float64).eps
 
         def rounding(scatter: float, power: float) -> float:
             return coarse * scatter + fine * math.sqrt(scatter * max(power, 0.0)) / size
@@ -500,7 +516,8 @@ class Moments:
             target_drift: The same for the columns of B (c,).
         """
         largest = max(self._largest(), self.peak_scatter)
-        off, target_off = float(self._off(self.mean).max()), self._off(self.target_mean)
+        off = float(self._off(self.mean).max())
+        target_off = self._off(self.target_mean)
         slack = ROUNDING * COARSER[self.precision] * largest + off * (off + 2 * math.sqrt(largest))
         power = self.power.clamp(min=self.peak_power)
         slack += drift

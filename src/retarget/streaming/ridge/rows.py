@@ -10,6 +10,7 @@ from torch import Tensor
 
 from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError
+from retarget.form import Form
 from retarget.kernels.feature_maps import FeatureMap
 from retarget.samples import as_samples, count, leaves, take
 from retarget.streaming.intake import require_unchanged
@@ -38,8 +39,7 @@ class RidgeState(NamedTuple):
     """
 
     moments: Moments | None = None
-    flat: bool = False  # whether the targets had one axis
-    dtype: torch.dtype | None = None  # of the predictions
+    form: Form = Form()  # of the targets; predictions are in the library of X
     inputs: int | None = None  # numbers in a sample
     # of the network whose tangents are learned: their random combinations depend on it
     network_outputs: int | None = None
@@ -60,7 +60,8 @@ class SampleRows:
     """
 
     def __init__(self, features: FeatureMap, views: Views) -> None:
-        self._map, self._views = features, views
+        self._map = features
+        self._views = views
 
     def learned(
         self, X: Any, targets: Tensor, weights: Any, learned: RidgeState
@@ -72,7 +73,8 @@ class SampleRows:
             )
         outputs = targets.shape[1]
         require_unchanged("the number of outputs of Y", outputs, learned.outputs or outputs)
-        chosen, stop = _as_weights(weights, len(targets)), 0
+        chosen = _as_weights(weights, len(targets))
+        stop = 0
         for seen, network_outputs in self._seen(X, learned, outputs):
             rows = slice(stop, stop + len(seen[0][0]))
             true = targets[rows].double()
@@ -98,7 +100,9 @@ class SampleRows:
 
         That is features, and starting values (n, c) or (1, c), for each view.
         """
-        rows, first, width = 1, 0, None  # the first sample shows how many features there are
+        width = None
+        rows = 1  # the first sample shows how many features there are
+        first = 0
         network_outputs = learned.network_outputs
         if learned.moments is not None:
             width = learned.moments.features

@@ -55,7 +55,8 @@ INVERSE_STEPS = 3
 MOST_KRYLOV = 512
 # Random vectors that stand for a trace: few if few of the samples are spent on fitting features,
 # otherwise as many as make its error about this share of it.
-FEW_PROBES, PROBES = 8, 64
+FEW_PROBES = 8
+PROBES = 64
 TRACE_ERROR = 0.004
 # An estimate counts if it is more than so many standard errors away from zero.
 SURE = 3
@@ -166,7 +167,8 @@ def best_ridge(problem: RidgeProblem, few: Eigen | None, start: int, lowest: int
 def exact_scores(problem: RidgeProblem, known: Eigen | None = None) -> CrossValidation:
     """The scores by all eigenvalues; zeros are left out, because they change no score."""
     vectors, values = eigen(problem.C) if known is None else known
-    power, own = (vectors.mT @ problem.B).square().sum(1), values
+    power = (vectors.mT @ problem.B).square().sum(1)
+    own = values
     if problem.held is not None:
         z = probes(len(vectors), problem.B)
         products = (vectors.mT @ z) * (vectors.mT @ problem.held)
@@ -176,9 +178,12 @@ def exact_scores(problem: RidgeProblem, known: Eigen | None = None) -> CrossVali
 
 def _search_estimates(problem: RidgeProblem, start: int, lowest: int) -> BestRidge:
     """The same by estimates: rough ones of all scores, then better ones near the best."""
-    inverse, many = Inverse(problem.C), problem.has_many_samples()
+    inverse = Inverse(problem.C)
+    many = problem.has_many_samples()
     scores = _rough_scores(problem, inverse)
-    best, tried, solved = downhill(scores.score, start, lowest), set[int](), None
+    best = downhill(scores.score, start, lowest)
+    tried = set[int]()
+    solved = None
     while best not in tried:  # an estimate is good near the ridge that it is made with
         center = best
         tried.add(center)
@@ -200,7 +205,8 @@ class Inverse:
     """Solutions with C + gamma I, at half the price: factors in float32, and refinement."""
 
     def __init__(self, C: Tensor) -> None:
-        self.C, self.largest = C, float(C.diagonal().max())
+        self.C = C
+        self.largest = float(C.diagonal().max())
         self.coarse = torch.div(C, self.largest, out=torch.empty_like(C, dtype=torch.float32))
 
     def product(self, block: Tensor) -> Tensor:
@@ -219,10 +225,12 @@ class Inverse:
             if failed.item():
                 continue
             solve = partial(_by_factor, L, self.largest)
-            W, before = solve(B), float(B.norm())
+            W = solve(B)
+            before = float(B.norm())
             for _ in range(REFINEMENTS):
                 rest = B - self.C @ W - gamma * W
-                W, left = W + solve(rest), float(rest.norm())
+                W = W + solve(rest)
+                left = float(rest.norm())
                 # the next one would be smaller by the same factor: what rounding of C W leaves?
                 scale = float(B.norm()) + self.largest * float(W.norm())
                 if left * left <= SMALL_RESIDUAL * scale * before:
@@ -249,7 +257,9 @@ def scores_near(
     problem: RidgeProblem, gamma: float, W: Tensor, solve: Callable[[Tensor], Tensor]
 ) -> CrossValidation:
     """The scores of ridges near this one, from its solution and from a rough inverse."""
-    C, B, m = problem.C, problem.B, len(problem.C)
+    C = problem.C
+    B = problem.B
+    m = len(problem.C)
     # The error of a trace by k probes is the share sqrt(2 / (k m)) of it.
     number = min(PROBES, max(FEW_PROBES, math.ceil(2 / (TRACE_ERROR**2 * m))))
     if problem.has_many_samples():
@@ -286,7 +296,8 @@ def _estimated(
     width = c + z.shape[1]
     steps = min(steps, max(2, MOST_KRYLOV // width), max(1, m // width))
     block, R = torch.linalg.qr(torch.cat([start, z], 1))
-    basis, images = block, [product(block)]
+    basis = block
+    images = [product(block)]
     for _ in range(steps - 1):
         block = images[-1] if grow is product else grow(block)
         for _ in range(2):  # again, because rounding is large where little is left
@@ -296,13 +307,13 @@ def _estimated(
     T = basis.mT @ torch.cat(images, 1)
     nodes, vectors = torch.linalg.eigh((T + T.mT) / 2)
     nodes = nodes.clamp(min=0)
-    found = vectors[: len(R)].mT @ R
-    seen = found[:, c:]
+    coordinates = vectors[: len(R)].mT @ R
+    seen = coordinates[:, c:]
     if problem.held is None:
         own = seen.square().sum(1) * nodes
     else:
         own = (seen * (vectors.mT @ (basis.mT @ problem.held[:, :number]))).sum(1)
-    return Spectrum(nodes, found[:, :c].square().sum(1), own / _traces(z))
+    return Spectrum(nodes, coordinates[:, :c].square().sum(1), own / _traces(z))
 
 
 def downhill(score: Callable[[float], float], start: int, lowest: int) -> int:
@@ -311,18 +322,22 @@ def downhill(score: Callable[[float], float], start: int, lowest: int) -> int:
     By powers of ten, looking past two worse ones, because a spectrum with gaps makes scores with
     bumps; then by half powers of ten. Of ridges that are as good as each other, the first is kept.
     """
-    best, scores = start, {start: score(STEP**start)}
+    best = start
+    scores = {start: score(STEP**start)}
     for step, patience in ((2, 2), (1, 0)):
         for direction in (-step, step):
             if direction > 0 and best < start and patience:
                 break  # smaller ridges were better: larger ones need not be tried
-            following, passed = best + direction, 0
+            following = best + direction
+            passed = 0
             while passed <= patience and lowest <= following <= start + MOST_STEPS:
                 if following not in scores:
                     scores[following] = score(STEP**following)
                 if scores[following] < (1 - SAME_SCORE) * scores[best]:
-                    best, passed = following, -1
-                following, passed = following + direction, passed + 1
+                    best = following
+                    passed = -1
+                following += direction
+                passed += 1
     return best
 
 
@@ -336,19 +351,22 @@ def eigen(C: Tensor) -> Eigen:
 
 def low_rank_eigen(C: Tensor, rank: int) -> Eigen:
     """The same for a matrix of at most this rank, by pivoted Cholesky, in O(m rank^2)."""
-    rest, L = C.diagonal().clone(), C.new_zeros(len(C), rank)
-    least, found = LEAST_PIVOT * float(rest.max()), 0
-    while found < rank:
+    rest = C.diagonal().clone()
+    L = C.new_zeros(len(C), rank)
+    least = LEAST_PIVOT * float(rest.max())
+    columns = 0
+    while columns < rank:
         pivot = int(rest.argmax())
         size = float(rest[pivot])
         if size <= least:
             break
-        column = C[pivot] - L[:, :found] @ L[pivot, :found]
+        column = C[pivot] - L[:, :columns] @ L[pivot, :columns]
         column /= math.sqrt(size)
         rest -= column.square()
         rest[pivot] = 0
-        L[:, found], found = column, found + 1
-    Q, R = torch.linalg.qr(L[:, :found])  # C = Q (R R^T) Q^T
+        L[:, columns] = column
+        columns += 1
+    Q, R = torch.linalg.qr(L[:, :columns])  # C = Q (R R^T) Q^T
     inside = eigen(R @ R.mT)
     return Eigen(Q @ inside.vectors, inside.values)
 

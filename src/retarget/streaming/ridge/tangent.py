@@ -112,7 +112,8 @@ class TangentLearner(StreamingRidge):
         self.params = list(trained_parameters(network, params))
         self.combinations = as_count("combinations", combinations)
         self.module = network.eval()
-        count, seed = as_count("features", features), as_seed("seed", seed)
+        count = as_count("features", features)
+        seed = as_seed("seed", seed)
         tangents = tangent_map(self.module, self.params, count, self.combinations, seed)
         super().__init__(tangents, gamma, count, views=views, precision=precision, seed=seed)
 
@@ -168,7 +169,7 @@ class TangentLearner(StreamingRidge):
         """
         learned = self.learned
         weights = self._solved(learned).weights
-        assert learned.dtype is not None  # as something was learned
+        assert learned.form.dtype is not None  # as something was learned
         assert learned.network_outputs is not None
         return TangentNetwork(
             self.module,
@@ -177,7 +178,7 @@ class TangentLearner(StreamingRidge):
             combining(learned.network_outputs, self.combinations, self.seed),
             Projection(self.features, self.seed),
             self.views,
-            learned.dtype,
+            learned.form.dtype,
         )
 
     @in_plain_torch

@@ -115,7 +115,8 @@ class Triangle(NamedTuple):
 
 def _with_products(block: Tensor, parts: Sequence[Tensor]) -> Tensor:
     """Adds the products of rows to a block of the triangle, which stays as it is."""
-    stop, total = block.shape[1], block.double()
+    stop = block.shape[1]
+    total = block.double()
     for rows in parts:
         total = torch.addmm(total, rows[:, stop - len(block) : stop].mT, rows[:, :stop])
     return _rounded(block, total)

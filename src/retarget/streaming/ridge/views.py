@@ -10,7 +10,8 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.samples import as_samples, count, form_of, leaves, mapped, shapes_of, take
 
 View = Callable[[Any], Any] | None
-TRIED_SAMPLES, TRIES = 4, 8
+TRIED_SAMPLES = 4
+TRIES = 8
 
 
 class Views:
@@ -26,9 +27,9 @@ class Views:
         given = list(several) if listed else [several]
         wrong = [each for each in given if each is not None and not callable(each)]
         if wrong or not listed or not given:
-            found = repr((wrong or given)[0]) if given else "empty"
+            first = repr((wrong or given)[0]) if given else "empty"
             raise InvalidTypeError(
-                f"views is {found}; expected functions of a batch of samples, or None for the "
+                f"views is {first}; expected functions of a batch of samples, or None for the "
                 "sample itself: views=[None, flip]"
             )
         self.functions: tuple[View, ...] = tuple(given)
@@ -78,12 +79,13 @@ class Views:
     @staticmethod
     def _seen(view: Callable[[Any], Any], X: Any, first_row: int = 0) -> Any:
         seen = view(X)
-        found, expected = as_samples("a view of X", _plain(seen), first_row), as_samples("X", X)
-        if form_of(found) != form_of(expected) or count(found) != count(expected):
-            kinds = [str(leaf.dtype) for leaf in (*leaves(found), *leaves(expected))]
+        shown = as_samples("a view of X", _plain(seen), first_row)
+        expected = as_samples("X", X)
+        if form_of(shown) != form_of(expected) or count(shown) != count(expected):
+            kinds = [str(leaf.dtype) for leaf in (*leaves(shown), *leaves(expected))]
             raise InvalidInputError(
                 f"the view {_name(view)} of samples {shapes_of(expected)} has shape "
-                f"{shapes_of(found)} ({kinds[0]} from {kinds[-1]}); expected the same number of "
+                f"{shapes_of(shown)} ({kinds[0]} from {kinds[-1]}); expected the same number of "
                 "samples, of the same shape and type"
             )
         return _plain(seen)

@@ -82,7 +82,9 @@ def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
     if model is not None and has_run(diagnosis):
         online, now = (
             np.array([squares[a : b + 1].mean() for a, b in ends])
-            for squares in (stream.squared(said - stream.Y) for said in (model.before, model.end))
+            for squares in (
+                stream.squared(predictions - stream.Y) for predictions in (model.before, model.end)
+            )
         )
     rows_together = []
     for (a, b), *errors in zip(ends, online, batch, now, strict=True):
