@@ -53,7 +53,7 @@ def test_the_wanted_files_and_no_others(tmp_path):
     assert list(read_tar(tmp_path / "made", tar_gz(backwards))) == list(reversed(WANTED))
 
 
-def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypatch):
+def test_the_checksum_after_the_last_file(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "CHUNK", 512)
     content = gzipped(gzip.decompress(TAR) + bytes(5000))
     assert len(read_tar(tmp_path / "made", content, largest=20_000)) == 2

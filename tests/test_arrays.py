@@ -17,7 +17,7 @@ from retarget.errors import (
 )
 
 
-def test_rows_are_appended_and_kept_when_the_buffer_grows_and_forks_go_on_by_themselves():
+def test_rows_grow_and_fork():
     rows, expected = GrowingRows(capacity=3), []
     with pytest.raises(InvalidInputError, match="nothing has been appended yet"):
         _ = rows.rows
@@ -36,7 +36,7 @@ def test_rows_are_appended_and_kept_when_the_buffer_grows_and_forks_go_on_by_the
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_fork_writes_over_the_rows_of_another_in_whatever_order_they_append(seed):
+def test_forks_do_not_overwrite_each_other(seed):
     draw, pool = random.Random(seed), [(GrowingRows(), [])]
     for number in range(300):
         rows, expected = draw.choice(pool)
@@ -94,7 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_no_array_of_numbers_is_refused_by_name(kind):
+def test_arrays_that_are_none(kind):
     value, message = REFUSED[kind]
     with pytest.raises(rt.RetargetError, match=f"K (is|has).*({message})"):
         rt.offline_coefficients(value, np.ones(3), 1.0)
@@ -105,7 +105,7 @@ def test_what_is_no_array_of_numbers_is_refused_by_name(kind):
         rt.offline_coefficients(np.eye(3), value, 1.0)
 
 
-def test_a_masked_array_that_masks_nothing_is_an_array():
+def test_a_masked_array_without_masks():
     K = np.ma.masked_greater(np.eye(3), 5.0)
     np.testing.assert_allclose(rt.offline_coefficients(K, np.ones(3), 1.0), [0.5] * 3)
 
@@ -123,13 +123,13 @@ HUGE = {
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_targets_that_overflow_are_an_error_that_says_so(name):
+def test_targets_that_overflow(name):
     K, Y = 0.9 * np.eye(4) + 0.1, np.array([1.7e308, -1.7e308, 1.7e308, 1.7e308])
     with pytest.raises(ResultOverflowError, match=r"beyond 1\.8e\+308.*float64.*scale"):
         HUGE[name](K, Y)
 
 
-def test_float16_that_overflows_is_an_error_that_offers_more():
+def test_float16_that_overflows():
     K, Y = np.eye(2, dtype=np.float16), np.full(2, 6e4, np.float16)
     with pytest.raises(ResultOverflowError, match=r"row 0 is beyond 6\.55e\+04.*float16.*float64"):
         rt.offline_coefficients(0.5 * K, Y, 0.0)
@@ -139,7 +139,7 @@ def test_float16_that_overflows_is_an_error_that_offers_more():
         _ = tracker.effective_targets
 
 
-def test_a_kernel_beyond_memory_is_refused_before_its_numbers_are_looked_at(monkeypatch):
+def test_kernels_beyond_memory_are_refused_first(monkeypatch):
     monkeypatch.setattr("retarget.arrays.require_finite", lambda *_: pytest.fail("looked at"))
     as_column = lambda _, Y: torch.as_tensor(Y)[:, None]  # noqa: E731
     monkeypatch.setattr("retarget.theory.problem.as_targets", as_column)

@@ -64,7 +64,7 @@ def walks():
 
 
 @pytest.mark.parametrize("step", re.findall(r"^\d+\. (.+)$", walks(), re.MULTILINE))
-def test_every_step_of_a_walk_names_functions_that_the_file_has(step):
+def test_steps_of_walks_name_code(step):
     content = ""
     for name in re.findall(r"`([^`]+)`", step.partition(":")[0]):
         if name.endswith(".py"):
@@ -74,7 +74,7 @@ def test_every_step_of_a_walk_names_functions_that_the_file_has(step):
             assert re.search(rf"(def|class) {last}\b", content), name
 
 
-def test_the_tree_shows_every_folder_and_every_file_at_the_top():
+def test_the_tree_shows_every_folder():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     tree = BLOCK.search(text[text.index("## Where things are") :]).group()
     shown, parents = set(), []
@@ -130,7 +130,7 @@ def paper():
     return [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE)[1:]]
 
 
-def test_everything_of_the_paper_is_in_its_table_once():
+def test_everything_of_the_paper_once():
     places = [place for row in paper() for place in row[0].split(", ")]
     results = ["Lemma 3.1", "Theorem 3.2", "Theorem 4.1", "Proposition 4.2", "Proposition A.1"]
     numbered = [f"Eq. {n}" for n in range(1, 19)] + [f"A.{n}" for n in range(1, 9)]
@@ -139,7 +139,7 @@ def test_everything_of_the_paper_is_in_its_table_once():
 
 
 @pytest.mark.parametrize("row", paper(), ids=lambda row: row[0])
-def test_a_row_of_the_paper_names_code_that_exists_and_links_to_where_it_is_explained(row):
+def test_rows_of_the_paper_name_code(row):
     place, _, code, section = row
     names = re.findall(r"`rt\.(\w+)`", code)
     assert all(hasattr(rt, name) for name in names), code

@@ -14,6 +14,7 @@ from retarget.diagnosis.report.terminal import everything
 from retarget.engine.followers import Online, follow
 from retarget.engine.primal import FeatureRows, PrimalLearner
 from retarget.engine.stream import SampleStream
+from retarget.errors import InvalidInputError
 from retarget.lab.steps import Optimizer
 from support import made_diagnosis as made
 from support.problems import assert_same
@@ -27,6 +28,9 @@ VALUES = {
     "weight_decay": {"weight_decay": 0.2},
     "reduction": {"reduction": "mean", "with": {"batch_size": 3, "reduction": "sum"}},
 }
+# For an option that torch.optim.SGD has not: a function from the learner and its parameters to an
+# optimizer with a `step` of its own.
+OPTIMIZERS = {}
 # An option that estimators or the command do not offer belongs here, with the reason.
 NOT_IN_ESTIMATORS: set[str] = set()
 NOT_ON_THE_COMMAND_LINE: set[str] = set()
@@ -69,7 +73,7 @@ def test_in_a_loop_and_in_theory(option, problem):
     changed, plain = given(option)
     learner = rt.SGD(**changed)
     parameter = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
-    optimizer = learner.to_torch([parameter])
+    optimizer = OPTIMIZERS.get(option, rt.SGD.to_torch)(learner, [parameter])
 
     def of_torch(w, gradient):
         parameter.grad = gradient
@@ -97,6 +101,18 @@ def test_in_a_loop_and_in_theory(option, problem):
     assert_same(primal.learner.coefficients, end, 1e-12)
     other = X.T @ rt.online_coefficients(X @ X.T, Y, rt.SGD(**plain))
     assert np.abs((dual - other).numpy()).max() > 1e-3
+
+
+def test_what_torch_does_not_have(monkeypatch):
+    """Such an option is an error where an optimizer of torch is made, and is not left out."""
+    learner = rt.SGD(0.1)
+    weights = [torch.zeros(2, requires_grad=True)]
+    monkeypatch.setattr(rt.SGD, "quasi", 1.0, raising=False)
+    monkeypatch.setattr(rt.SGD, "to_dict", lambda self: {"lr": 0.1, "quasi": 0.4})
+    with pytest.raises(InvalidInputError, match="quasi is 0.4, an option that torch.optim.SGD"):
+        learner.to_torch(weights)
+    monkeypatch.setattr(rt.SGD, "to_dict", lambda self: {"lr": 0.1, "quasi": 1.0})
+    assert learner.to_torch(weights).param_groups[0]["lr"] == 0.1
 
 
 @pytest.mark.parametrize("option", VALUES)

@@ -33,7 +33,7 @@ def test_every_example_is_tested():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(PAGES)
 
 
-def test_a_page_with_another_number_or_another_word_is_found():
+def test_wrong_pages_are_found():
     page = "text\nreplay=0: network 0.32, led by 0.98\nplain 0.20"
     assert differences("replay=0: network 0.33, led by 0.97", page) == []
     assert differences("replay=0: network 0.42, led by 0.97\nplain 0.20", page) == [

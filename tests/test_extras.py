@@ -54,7 +54,7 @@ def output(code, without):
     return found.returncode, found.stdout + found.stderr
 
 
-def test_a_missing_package_is_one_sentence_with_the_line_to_type():
+def test_a_missing_package_and_its_line():
     code = "import retarget"
     for use, _ in NEEDED.values():
         code += f"\ntry:\n    {use}\nexcept retarget.errors.MissingExtraError as error:\n"
@@ -66,7 +66,7 @@ def test_a_missing_package_is_one_sentence_with_the_line_to_type():
         assert package.lower().replace("_", "-") in line.lower().replace("_", "-")
 
 
-def test_every_tutorial_that_needs_an_extra_ends_with_the_line_to_type():
+def test_tutorials_that_need_extras_say_so():
     code = f"""
 import runpy
 for script in {list(SCRIPTS)!r}:
@@ -82,7 +82,7 @@ for script in {list(SCRIPTS)!r}:
         assert line.endswith(f"; install it with: {errors.install_line(extra)}"), script
 
 
-def test_every_other_script_of_the_tutorials_imports_no_extra():
+def test_other_scripts_need_no_extra():
     """What an example imports first, and no function, is what it cannot do without."""
     known = {script.split()[0] for script in SCRIPTS}
     for path in [*ROOT.glob("examples/*.py"), *ROOT.glob("docs/tutorials/*.py")]:
@@ -105,7 +105,7 @@ def test_every_other_script_of_the_tutorials_imports_no_extra():
         ('{"url": "file:///clone", "dir_info": {"editable": true}}', "."),
     ],
 )
-def test_the_line_to_type_fits_how_it_was_installed(monkeypatch, tmp_path, origin, package):
+def test_the_line_fits_how_it_was_installed(monkeypatch, tmp_path, origin, package):
     here = tmp_path / "lib" / "site-packages"
     (here / "retarget").mkdir(parents=True)
     installed = here / "retarget-0.1.dist-info"

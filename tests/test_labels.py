@@ -31,7 +31,7 @@ def test_what_counts_as_labels(Y, expected):
     assert are_labels(Y) is expected
 
 
-def test_rows_of_numbers_of_text_and_of_classes_in_any_order():
+def test_rows_of_several_kinds():
     assert label_rows(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
     assert label_rows(np.array([7, 3]), 2, [3, 7]).tolist() == [[0, 1], [1, 0]]
     rows = label_rows(pd.Series(["dog", "ant", "dog"]), 3, ["cat", "dog", "ant"])
@@ -77,7 +77,7 @@ def test_classes_become_plain_values():
     assert type(as_classes(np.array([4, 5]))[0]) is int
 
 
-def test_one_hot_rows_in_the_library_of_the_labels():
+def test_one_hot_rows_in_the_labels_library():
     rows = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     np.testing.assert_array_equal(one_hot(np.array([2, 0], dtype=np.uint8), 3), rows)
     found = one_hot(torch.tensor([2, 0], dtype=torch.int32), 3)

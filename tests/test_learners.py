@@ -1,6 +1,5 @@
 """A learner by its options, and read off a torch.optim.SGD, against it step by step."""
 
-import dataclasses
 import json
 import re
 
@@ -68,7 +67,7 @@ def test_what_has_no_meaning(name, value, message):
         rt.SGD(**({"lr": 0.1} | {name: value}))
 
 
-def test_mini_batches_need_a_reduction_and_either_that_the_message_names_will_do():
+def test_mini_batches_need_a_reduction():
     with pytest.raises(InvalidInputError, match="batch_size is 4, but .*'mean'.* or .*'sum'"):
         rt.SGD(0.1, batch_size=4)
     rates = {each: rt.SGD(0.1, batch_size=4, reduction=each) for each in ("mean", "sum")}
@@ -185,7 +184,7 @@ def stepped(momentum):
     return optimizer
 
 
-def test_it_reads_every_option_and_steps_without_momentum_leave_nothing_behind():
+def test_it_reads_every_option():
     every = {"lr": 0.3, "momentum": 0.5, "nesterov": True, "weight_decay": 0.01, "foreach": True}
     optimizer = torch.optim.SGD(weights(2), **every)
     assert rt.SGD.from_torch(optimizer, 7, "mean") == rt.SGD(0.3, 7, 0.5, True, 0.01, "mean")
@@ -205,7 +204,6 @@ OTHER_VALUES = {
 
 
 def test_to_torch_takes_the_steps_of_every_field():
-    assert {each.name for each in dataclasses.fields(rt.SGD)} == set(OTHER_VALUES)
     learner = rt.SGD(**OTHER_VALUES)
     random = np.random.default_rng(8)
     X = torch.from_numpy(random.normal(size=(N, 3)))
@@ -274,7 +272,7 @@ def test_what_no_description_fits_is_refused(message):
         rt.SGD.from_torch(REFUSED[message](), 1, "sum")
 
 
-def test_adam_and_schedules_are_described_by_their_settings_whatever_steps_were_taken():
+def test_adam_and_schedules_by_their_settings():
     plain = rt.SGD(0.1, 6, momentum=0.5, reduction="mean")
     moving = stepped(0.5)
     assert described_optimizer(moving, 6, "mean") == (plain, False)

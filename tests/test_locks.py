@@ -105,7 +105,7 @@ def kernel_in_place(busy):
 
 
 @pytest.mark.parametrize("make", [ridge, regressor, tracker, kernel_in_place])
-def test_a_fork_learns_while_a_thread_of_its_parent_was_learning(make):
+def test_a_fork_while_a_thread_learns(make):
     busy = []
     learn = make(busy)
     busy.append(Busy(lambda _: learn()))
@@ -155,7 +155,7 @@ def test_threads_of_a_fork_wait_for_each_other():
         assert forked(counted)
 
 
-def test_a_lock_that_another_thread_has_just_made_anew(monkeypatch):
+def test_a_lock_made_by_another_thread(monkeypatch):
     lock, of_the_other = Lock(), []
 
     class Late:
@@ -188,7 +188,7 @@ def test_a_fork_while_a_lock_is_made_anew():
         assert forked(learns)
 
 
-def test_settings_of_threads_that_a_fork_does_not_have():
+def test_settings_of_threads_without_a_fork():
     def compute(wait):
         with full_precision(torch.device("cpu")):
             wait()
@@ -271,7 +271,7 @@ def test_a_property_that_is_computed_once():
     assert vars(slow)["answer"] == 42
 
 
-def test_a_fork_reads_what_a_thread_of_its_parent_was_computing():
+def test_a_fork_while_a_thread_computes():
     with Busy(lambda wait: Slow(wait).answer):
         assert forked(lambda: Slow().answer == 42)
 

@@ -35,7 +35,7 @@ def test_each_name_is_one_type():
     assert {name: twice[name] for name in twice.keys() - SAME_IN_ALL_ENGINES - shown} == {}
 
 
-def test_a_type_error_names_the_class_that_was_called():
+def test_a_type_error_names_the_class():
     """Python names the class that defines the constructor: see `own_constructor`."""
     for package in (retarget, lab):
         for name in package.__all__:

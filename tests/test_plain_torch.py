@@ -356,7 +356,7 @@ def test_the_same_wherever_it_is_called(name, where):
             assert not result.is_inference()
 
 
-def test_what_is_made_in_inference_mode_goes_on_outside():
+def test_inference_mode_and_outside():
     """Samples, networks, learners and files: nothing is left that cannot be changed later."""
     with torch.inference_mode():
         samples, targets = X * 1, Y * 1
@@ -403,7 +403,7 @@ def test_what_is_made_in_inference_mode_goes_on_outside():
 
 
 @pytest.mark.parametrize("where", SURROUNDINGS)
-def test_what_is_called_inside_finds_torch_as_it_starts(where):
+def test_functions_find_torch_as_it_starts(where):
     """Functions and networks of the user's: no graph that takes memory, no autocast, and so on."""
     seen = []
 

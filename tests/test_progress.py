@@ -21,7 +21,7 @@ def hurry(monkeypatch):
 
 
 @pytest.mark.usefixtures("hurry")
-def test_work_within_work_is_a_line_of_its_display_while_it_lasts():
+def test_work_within_work_is_a_line():
     with display(terminal(), transient=True) as shown:
         shown.add_task("runs", total=2)
         with PatientBar("training", 10) as outer:
@@ -35,7 +35,7 @@ def test_work_within_work_is_a_line_of_its_display_while_it_lasts():
 
 
 @pytest.mark.usefixtures("hurry")
-def test_a_bar_without_a_display_makes_one_that_others_join(capsys):
+def test_bars_join_a_display(capsys):
     with PatientBar("training", 10, shown=True) as outer:
         outer.advance(1)
         with PatientBar("kernel", 5, shown=True) as inner:
@@ -48,7 +48,7 @@ def test_a_bar_without_a_display_makes_one_that_others_join(capsys):
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_nothing_is_shown_of_quick_work_or_unasked_where_there_is_no_terminal(quick, monkeypatch):
+def test_quick_or_unasked_work_is_silent(quick, monkeypatch):
     if not quick:
         monkeypatch.setattr(progress, "PATIENCE", -1.0)
     console = terminal() if quick else Console(file=io.StringIO())
@@ -71,7 +71,7 @@ def test_an_error_leaves_no_display_behind():
     assert progress._displays == []
 
 
-def test_a_command_without_a_terminal_says_where_it_is(monkeypatch, capsys):
+def test_a_command_without_a_terminal(monkeypatch, capsys):
     times = iter([0.0, 2.0, 2.0, 11.0, 11.0, 11.0, 15.0, 15.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
     progress.in_lines()
@@ -81,7 +81,7 @@ def test_a_command_without_a_terminal_says_where_it_is(monkeypatch, capsys):
     assert capsys.readouterr().err == "diagnosing: about 50% after 11 s\n"
 
 
-def test_python_without_a_terminal_is_silent_for_a_minute(monkeypatch, capsys):
+def test_python_without_a_terminal(monkeypatch, capsys):
     now = iter([0.0, 59.0, 59.0, 100.0, 100.0, 110.0, 110.0, 900.0, 900.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     with PatientBar("correcting", 40) as bar:
@@ -97,7 +97,7 @@ def test_python_without_a_terminal_is_silent_for_a_minute(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("how", ["not shown", "silenced"])
-def test_what_is_not_to_be_shown_writes_no_line(how, monkeypatch, capsys):
+def test_unshown_work_writes_no_line(how, monkeypatch, capsys):
     monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 10_000, 60)).__next__)
     monkeypatch.setattr(progress, "_silent", how == "silenced")
     with PatientBar("diagnosing", 40, shown=False if how == "not shown" else None) as bar:

@@ -35,7 +35,7 @@ script = loaded("real_streams")
 proof = loaded("shuffled_and_sorted")  # imports the other one
 
 
-def test_there_are_sixteen_streams_whose_verdicts_the_diagnosis_can_give():
+def test_sixteen_streams_and_their_verdicts():
     assert len(script.STREAMS) == 16
     assert set(script.VERDICTS) <= set(get_args(VerdictKind))
     for stream in script.STREAMS.values():
@@ -52,7 +52,7 @@ def skip_without(*packages):
 
 
 @pytest.mark.parametrize("name", script.STREAMS)
-def test_a_stream_has_the_columns_it_is_asked_about_and_no_gaps(name):
+def test_the_columns_of_a_stream(name):
     skip_without("pandas", NEEDED.get(name, "sklearn"))
     table, asked = script.STREAMS[name].read()
     assert {asked[role] for role in ("Y", "group", "time") if role in asked} <= set(table.columns)

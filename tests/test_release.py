@@ -47,7 +47,7 @@ def test_without_addresses_none_are_invented(build_hook, monkeypatch):
     assert metadata["readme"]["text"] == (ROOT / "README.md").read_text()
 
 
-def test_links_and_pictures_of_the_readme_lead_to_the_tag(build_hook, monkeypatch):
+def test_links_of_the_readme(build_hook, monkeypatch):
     monkeypatch.setenv("RETARGET_REPOSITORY", "https://host.example/us/retarget/")
     monkeypatch.setenv("RETARGET_EMAIL", "us@host.example")
     metadata, base = filled_in(build_hook), "https://host.example/us/retarget"
@@ -66,7 +66,7 @@ def test_one_version_everywhere():
     assert re.search(rf"^## \[{version}\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
-def test_the_recipe_asks_for_what_the_package_asks_for():
+def test_the_recipe_and_the_package():
     recipe = (ROOT / "packaging" / "recipe.yaml").read_text()
     listed = recipe.split("\n  run:\n")[1].split("\n\n")[0]
     found = [Requirement(line.strip(" -")) for line in listed.splitlines()[1:]]  # Python's is first

@@ -57,7 +57,7 @@ def test_names_from_which_a_nest_is_put_together(samples):
     assert from_named("absent", stored) is None
 
 
-def test_the_door_makes_tensors_or_dicts_and_tuples_of_them():
+def test_tensors_dicts_and_tuples():
     for value in ([[1.0, 2.0]], ((1.0, 2.0), (3.0, 4.0)), np.ones((2, 2)), [np.ones(2)]):
         assert isinstance(as_samples("X", value), torch.Tensor)
     assert isinstance(as_samples("X", (np.ones(2), np.ones(2))), tuple)
@@ -136,6 +136,6 @@ def test_the_outputs_are_the_one_matrix_among_results():
             outputs_of(module, torch.ones(3, 1))
 
 
-def test_rows_of_several_arrays_are_counted_from_the_first():
+def test_rows_are_counted_from_the_first():
     with pytest.raises(InvalidInputError, match=r"X\[1\] holds nan in row 12;"):
         as_samples("X", (np.ones(4), np.array([0, 1, np.nan, np.nan])), first_row=10)

@@ -61,7 +61,7 @@ def test_a_bad_link_is_named_with_its_page(site, line, problem):
     assert found.endswith(problem)
 
 
-def test_links_lead_to_pages_and_examples_lose_the_marks_of_doctest(monkeypatch, tmp_path):
+def test_links_and_doctest_marks(monkeypatch, tmp_path):
     monkeypatch.setattr(make_site, "ROOT", tmp_path)
     files = (
         "CHANGELOG.md examples/loop.py docs/core.md docs/tutorials/net.py src/room/explorer.html"
@@ -108,7 +108,7 @@ FORMULA = """<div class="arithmatex"><span><svg width="20ex" height="3ex" viewBo
 
 
 @NO_CHROMIUM
-def test_what_has_no_size_on_a_phone_is_found(tmp_path):
+def test_what_has_no_size_on_a_phone(tmp_path):
     ours = (DOCS / "assets" / "retarget.css").read_text()
     bodies = {
         "good": f"<style>{ours}</style>{FORMULA}<table><tr><td>x</table>",
@@ -144,7 +144,7 @@ def test_what_has_no_size_on_a_phone_is_found(tmp_path):
         (r"\sum_{i<t} A_i", "Σ_i<t A_i"),
     ],
 )
-def test_a_formula_is_read_as_a_line_of_text(formula, words):
+def test_a_formula_as_text(formula, words):
     assert finish_site.in_words(formula) == words
 
 
@@ -172,7 +172,7 @@ def test_short_options_stay_on_one_line():
     assert finish_site.with_whole_options(page) == marked
 
 
-def test_reference_pages_without_sections_have_their_members_below_the_title():
+def test_reference_pages_without_sections():
     text = "# Title\n\n::: a.B\n\n::: a.C\n    options: {members: false}\n"
     assert make_site.under_headings(text) == (
         "# Title\n\n::: a.B\n    options: {heading_level: 2}\n\n"
@@ -182,7 +182,7 @@ def test_reference_pages_without_sections_have_their_members_below_the_title():
     assert make_site.under_headings(with_sections) == with_sections
 
 
-def test_search_shows_words_and_leads_from_an_equation_to_the_theory(tmp_path):
+def test_search_leads_to_the_theory(tmp_path):
     item = {"title": r"The ridge \(\gamma\)", "text": r"<p>\(i &lt; t\), and \[ K^2 \]</p>"}
     (tmp_path / "search.json").write_text(json.dumps({"config": {}, "items": [item]}))
     finish_site.finish(tmp_path, (DOCS / "theory.md").read_text())
@@ -195,7 +195,7 @@ def test_search_shows_words_and_leads_from_an_equation_to_the_theory(tmp_path):
     assert not any("\\" in entry["text"] for entry in others)
 
 
-def test_a_script_is_a_page_whose_title_is_words(monkeypatch, tmp_path):
+def test_a_script_is_a_page(monkeypatch, tmp_path):
     monkeypatch.setattr(make_site, "ROOT", tmp_path)
     for name, title in (("own_loop", "Own loop"), ("pytorch_loop", "PyTorch loop")):
         (tmp_path / f"{name}.py").write_text("x = 1\n")
@@ -256,7 +256,7 @@ def test_what_people_look_for_is_there(entry):
 
 @pytest.mark.parametrize("size", [{"width": 390, "height": 844}, {"width": 1280, "height": 800}])
 @NO_CHROMIUM
-def test_nothing_scrolls_inside_the_frame_of_the_interactive_page(tmp_path, size):
+def test_nothing_scrolls_inside_the_frame(tmp_path, size):
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     shutil.copyfile(make_site.EXPLORER, tmp_path / "explorer.html")
     for name in ("explorer.js", "retarget.css"):

@@ -81,6 +81,6 @@ def test_other_names_are_not_found():
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_the_help_says_of_each_command_what_it_says_itself(name):
+def test_the_help_of_each_command(name):
     told = cli.loaded(name).help.partition("\n\n")[0]
     assert " ".join(told.split()) == cli.COMMANDS[name][1]

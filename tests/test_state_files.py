@@ -28,7 +28,7 @@ def path(tmp_path):
     return path
 
 
-def test_what_is_read_is_what_was_written_and_the_same_state_is_the_same_file(path):
+def test_read_as_it_was_written(path):
     values, tensors = read_state(path)
     assert values == VALUES
     assert tensors.keys() == TENSORS.keys()
@@ -88,7 +88,7 @@ def test_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError("the disk is on fire"), SafetensorError("a bug")])
-def test_a_writer_that_fails_keeps_its_words_and_the_file_that_there_was(error, path, monkeypatch):
+def test_a_failed_writer_keeps_the_file(error, path, monkeypatch):
     def fail(tensors, file, metadata):
         file.write_bytes(b"half of it")
         raise error

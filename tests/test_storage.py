@@ -22,7 +22,7 @@ def test_a_file_appears_whole(tmp_path):
 
 @pytest.mark.parametrize("name", ["file", "link"])
 @pytest.mark.parametrize("error", [ConnectionError("gone"), ValueError("(os error 2)")])
-def test_a_failure_is_the_writers_own_and_leaves_the_old_file(tmp_path, name, error):
+def test_a_failure_leaves_the_old_file(tmp_path, name, error):
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to("file")
 
@@ -45,7 +45,7 @@ def test_a_failure_is_the_writers_own_and_leaves_the_old_file(tmp_path, name, er
         RuntimeError("I/O error: No space left on device (os error 28)"),  # safetensors', and like
     ],
 )
-def test_a_full_disk_is_one_error_that_names_the_file(tmp_path, error):
+def test_a_full_disk_is_one_error(tmp_path, error):
     with (
         pytest.raises(OSError, match=r"No space left on device: .*table\.txt") as raised,
         atomic_file(tmp_path / "table.txt"),
@@ -74,7 +74,7 @@ def mode_of(path):
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o027, 0o277, 0o777])
-def test_a_new_file_has_the_mode_that_open_gives(tmp_path, monkeypatch, mask):
+def test_the_mode_of_a_new_file(tmp_path, monkeypatch, mask):
     with umask(mask), monkeypatch.context() as patch:
         patch.setattr(os, "umask", lambda mask: pytest.fail("other threads would see it"))
         (tmp_path / "by open").touch(0o666)
@@ -84,9 +84,7 @@ def test_a_new_file_has_the_mode_that_open_gives(tmp_path, monkeypatch, mask):
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o777])
 @pytest.mark.parametrize("may_give", [True, False])
-def test_a_file_that_is_replaced_keeps_its_mode_and_its_owner(
-    tmp_path, monkeypatch, mode, may_give
-):
+def test_a_replaced_file_keeps_its_mode(tmp_path, monkeypatch, mode, may_give):
     def refused(*arguments):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 

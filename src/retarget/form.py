@@ -1,6 +1,6 @@
 """In which form the caller gave arrays, and gets results."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +29,12 @@ class Form:
     def of(cls, Y: Any, dtype: torch.dtype | None = None) -> Self:
         """The form of targets."""
         return cls(numpy=not isinstance(Y, Tensor), flat=np.ndim(Y) == 1, dtype=dtype)
+
+    def wider(self, dtype: torch.dtype | None) -> Self:
+        """The same form, with results in a type that also holds this one."""
+        if self.dtype is not None and dtype is not None:
+            dtype = torch.promote_types(self.dtype, dtype)
+        return replace(self, dtype=dtype or self.dtype)
 
     def give(self, result: Tensor) -> Any:
         """Returns a result (n, c) in this form."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
 Reduction = Literal["sum", "mean"]
 NOT_SAID = cast("Reduction", None)  # a reduction, which is needed only for mini-batches
 OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop")  # those of torch that a learner describes
+LOOP = ("lr", "batch_size", "reduction")  # the work of a training loop, and not of its optimizer
 NO_CLIPPING = 1e9  # river clips no gradient that occurs at such a threshold; its default is 1e12
 MOST_SAMPLES = 2**53  # whole numbers beyond this are neither exact in floating point nor a batch
 
@@ -161,13 +163,15 @@ class SGD:
         """
         import torch
 
-        return torch.optim.SGD(
-            parameters,
-            lr=self.rate(first_step),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-        )
+        options = {name: value for name, value in self.to_dict().items() if name not in LOOP}
+        changed = {name: value for name, value in options.items() if value != getattr(SGD, name)}
+        for name, value in changed.items():
+            if name not in signature(torch.optim.SGD).parameters:
+                raise InvalidInputError(
+                    f"{name} is {value}, an option that torch.optim.SGD does not have; expected "
+                    "its default, or take the steps in a loop of your own"
+                )
+        return torch.optim.SGD(parameters, lr=self.rate(first_step), **changed)
 
     @property
     def has_memory(self) -> bool:

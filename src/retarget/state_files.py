@@ -18,7 +18,7 @@ from torch import Tensor
 from retarget.errors import DamagedFileError, InvalidInputError
 from retarget.storage import atomic_file
 
-FORMAT = 4
+FORMAT = 5
 
 
 def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

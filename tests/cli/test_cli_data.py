@@ -49,7 +49,7 @@ def test_get_then_check(command, made, mirror):
     assert len(mirror.asked) == 5
 
 
-def test_check_says_what_is_wrong_with_exit_code_1(command, monkeypatch, made):
+def test_check_names_what_is_wrong(command, monkeypatch, made):
     folder = made / "official"
     (folder / TRAIN_IMAGES).write_bytes(b"broken")
     (folder / TRAIN_LABELS).unlink()
@@ -64,7 +64,7 @@ def test_check_says_what_is_wrong_with_exit_code_1(command, monkeypatch, made):
     assert f"Fix it with: retarget data get mnist --data-dir {folder}" in shown
 
 
-def test_a_download_that_fails_and_a_folder_that_is_a_file(command, made, mirror):
+def test_failed_download_and_a_folder_that_is_none(command, made, mirror):
     mirror.answers.clear()
     code, shown = command("data", "get", "mnist", "--data-dir", made / "new")
     assert code == 1

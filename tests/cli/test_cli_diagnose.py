@@ -16,7 +16,9 @@ import pytest
 import retarget as rt
 from retarget.cli import diagnose as diagnose_command
 from retarget.cli import main, sensors
+from retarget.cli.diagnose import exceeds
 from retarget.diagnosis.answers import Estimate
+from support import made_diagnosis as made
 from support.diagnosis_options import options_for
 from support.hand_made_diagnosis import diagnosis_of, standing_in
 
@@ -35,7 +37,7 @@ FILES = {"report.html", "diagnosis.json", "shift.parquet", "corrected.parquet"}
 GROUPED = ("--target", "price", "--time", "day", "--group", "user")
 
 
-def test_what_is_named_is_run_and_the_security_page_says_so(command, tmp_path):
+def test_what_is_named_is_run(command, tmp_path):
     ran = "--model", "os:system", "--model-options", "command=echo ran > ran.txt"
     code, _ = command("diagnose", "t.csv", "--target", "price", *ran)
     assert (code, (tmp_path / "ran.txt").read_text()) == (
@@ -74,7 +76,7 @@ def literal(learned):
     return table, np.exp(-squares / WIDTH**2), (y[:learned] - mean) / scale, mean, scale
 
 
-def test_the_shifts_in_the_file_are_those_of_the_theory(monkeypatch, capsys, tmp_path):
+def test_shifts_in_the_file(monkeypatch, capsys, tmp_path):
     asked = ["retarget", "diagnose", "t.csv", *GROUPED, "--drop", "label", *CHOSEN, *LAST, "--json"]
     monkeypatch.setattr(sys, "argv", [str(word) for word in asked])
     with pytest.raises(SystemExit) as stopped:
@@ -105,7 +107,7 @@ def test_the_shifts_in_the_file_are_those_of_the_theory(monkeypatch, capsys, tmp
         np.testing.assert_allclose(diagnosis.table()[name], shift[name], rtol=1e-9)
 
 
-def test_the_corrected_targets_in_the_file_are_those_of_the_theory(command):
+def test_corrected_targets_in_the_file(command):
     more = ("--drop", "label", "--out", "c.csv", "--ridge", 0.2, "--block-size", 6)
     assert command("correct", "t.csv", *GROUPED, *CHOSEN, *more)[0] == 0
     corrected = pl.read_csv("c.csv")
@@ -140,9 +142,7 @@ def test_a_diagnosis_from_the_command(command, monkeypatch, tmp_path, stand):
         assert words in shown
 
 
-def test_the_first_screen_has_at_most_30_lines_of_80_characters(
-    monkeypatch, capsys, tmp_path, stand
-):
+def test_the_first_screen_is_small(monkeypatch, capsys, tmp_path, stand):
     for asked in (
         ("--example", "sensors"),
         ("--example", "sensors"),  # again: earlier results are kept
@@ -260,7 +260,7 @@ def test_without_a_file_the_digits_are_diagnosed(command, stand):
     assert stand.asked == {}
 
 
-def test_the_example_is_written_and_diagnosed_as_its_line_says(command, tmp_path, stand):
+def test_the_example_is_written_and_diagnosed(command, tmp_path, stand):
     code, shown = command("diagnose", "--example", "sensors")
     assert (code, sensors.SAME_AS in shown.replace("\\ ", "")) == (0, True)
     learned, content = stand.stream, (tmp_path / "sensors.csv").read_bytes()
@@ -282,7 +282,7 @@ def test_the_example_is_written_and_diagnosed_as_its_line_says(command, tmp_path
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_the_first_commands_of_a_page_run_in_an_empty_folder(command, tmp_path, stand, page):
+def test_first_commands_of_a_page(command, tmp_path, stand, page):
     (tmp_path / "t.csv").unlink()
     text = (Path(__file__).parents[2] / page).read_text().replace("\\\n", " ")
     lines = re.findall(r"^retarget (diagnose.*)$", text, re.MULTILINE)
@@ -333,9 +333,7 @@ def test_corrected_targets_from_the_command(command, tmp_path, stand):
     assert names(tmp_path) == {"t.csv", "new", "my.csv", "my.json"}
 
 
-def test_targets_out_of_proportion_are_not_written_unless_forced(
-    command, monkeypatch, tmp_path, stand
-):
+def test_large_targets_are_written_only_when_forced(command, monkeypatch, tmp_path, stand):
     def wild(parted, options):
         Y = parted.stream.Y
         found = diagnosis_of(parted.stream)
@@ -492,7 +490,7 @@ def test_earlier_results_are_kept_and_compared(command, tmp_path, stand):
     assert "Rows learned" not in shown
 
 
-def test_a_gap_above_the_limit_is_exit_code_3(command, monkeypatch, stand):
+def test_exit_code_for_a_large_gap(command, monkeypatch, stand):
     def with_gap(parted, options):
         found = diagnosis_of(parted.stream)
         return replace(found, answers=(replace(found.answers[0], excess=stand.gap),))
@@ -505,10 +503,30 @@ def test_a_gap_above_the_limit_is_exit_code_3(command, monkeypatch, stand):
         (Estimate(0.3, -0.1, 0.5), "20%", 0),  # not clear
     ):
         stand.gap = gap
-        assert command(*asked, limit)[0] == code
+        result, shown = command(*asked, limit)
+        assert result == code
+        said = f"Exit code 3, by --fail-above {limit}: the error is 30% above that of the batch"
+        assert (said in shown) == (code == 3)
 
 
-def test_what_the_targets_are_for_is_in_the_file_itself(command, stand):
+def test_the_limit_is_for_the_model_of_the_user_if_it_is_run():
+    found = made.model_regression()
+    kernel_learner = tuple(replace(one, excess=Estimate(9.0, 8.0, 10.0)) for one in found.answers)
+    model = replace(
+        found.model,
+        scores=tuple(
+            replace(one, change=Estimate(-0.5, -0.6, -0.4)) if one.way == "batch" else one
+            for one in found.model.scores
+        ),
+    )
+    found = replace(found, answers=kernel_learner, model=model)
+    assert exceeds(found, 0.9) == (
+        "the error is 2 times that of the batch model (1.67 to 2.5)"  # 1 / (1 - .5)
+    )
+    assert exceeds(found, 1.1) == ""
+
+
+def test_the_file_says_what_targets_are_for(command, stand):
     assert command("diagnose", "t.csv", "--target", "price", "--out", "out")[0] == 0
     purpose = json.loads(pl.read_parquet_metadata("out/corrected.parquet")["retarget"])
     assert purpose["sgd"]["batch_size"] == 1

@@ -11,7 +11,7 @@ def opened(monkeypatch):
     return addresses
 
 
-def test_the_page_of_the_package_opens_in_the_browser(command, opened):
+def test_the_page_opens_in_the_browser(command, opened):
     code, shown = command("explore")
     assert (code, shown) == (0, str(PAGE))
     assert opened == [PAGE.as_uri()]
@@ -44,7 +44,7 @@ def test_a_copy_cannot_replace_a_folder(command, tmp_path):
     assert "Traceback" not in shown
 
 
-def test_points_of_a_file_are_laid_into_a_copy(command, opened, monkeypatch, tmp_path):
+def test_points_of_a_file_in_a_copy(command, opened, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text("t,y,word\n0.5,1,a\n2,-3.25,b\n")
     code, _ = command("explore", "t.csv", "--x", "t", "--target", "y")

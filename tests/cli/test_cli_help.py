@@ -15,7 +15,7 @@ PARTS = ["data list", "data get", "data check"] + [
 
 @pytest.mark.parametrize("name", ["", *COMMANDS, *PARTS])
 @pytest.mark.parametrize("columns", [80, 120])
-def test_no_option_is_cut_and_flags_have_no_type(command, name, columns, monkeypatch):
+def test_options_are_whole_and_flags_without_type(command, name, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     code, shown = command(*name.split(), "--help")
     assert code == 0
@@ -46,9 +46,7 @@ def test_without_a_figure_they_are_listed(command, monkeypatch):
     assert "6 min on a GPU" in shown
 
 
-def test_without_numba_fig2_says_how_long_it_takes_and_what_would_help(
-    command, monkeypatch, tmp_path
-):
+def test_fig2_without_numba_says_what_would_help(command, monkeypatch, tmp_path):
     monkeypatch.setattr(mnist, "find_spec", lambda name: None)
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
     shown = command("reproduce", "fig2", "--quick", "--out", tmp_path)[1]

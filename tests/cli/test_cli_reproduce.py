@@ -59,7 +59,7 @@ def test_installed_as_a_command():
     assert done.stdout.strip() == f"retarget {rt.__version__}"
 
 
-def test_failed_runs_are_listed_and_the_exit_code_says_so(command, monkeypatch, tmp_path, mine):
+def test_failed_runs_are_listed(command, monkeypatch, tmp_path, mine):
     monkeypatch.setattr(reproduce, "SHOWN_FAILURES", 1)
     arguments = mine('behavior = "raises"', "[grid]", "lr = [0.1, 0.2, 0.3]")
     code, shown = command(*arguments, "-j", 0)
@@ -72,9 +72,7 @@ def test_failed_runs_are_listed_and_the_exit_code_says_so(command, monkeypatch, 
 
 
 @pytest.mark.parametrize("part", ["draw", "summarize"])
-def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
-    command, part, monkeypatch, tmp_path, mine
-):
+def test_a_failed_drawing_keeps_the_table(command, part, monkeypatch, tmp_path, mine):
     arguments, folder = (*mine(), "-j", 0), tmp_path / "results" / "mine"
     assert command(*arguments)[0] == 0  # leaves a figure
     table = (folder / "mine.parquet").read_bytes()
@@ -99,7 +97,7 @@ def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
         assert "in fail" in record["not drawn"]["trace"]
 
 
-def test_no_title_or_reason_is_a_command_of_the_terminal(monkeypatch, capfd, mine):
+def test_titles_are_no_terminal_commands(monkeypatch, capfd, mine):
     arguments = mine('behavior = "raises"')
     path = arguments[1]
     path.write_text(path.read_text().replace('title = "made"', 'title = "[/x] \\u001b[31m"'))
@@ -111,9 +109,7 @@ def test_no_title_or_reason_is_a_command_of_the_terminal(monkeypatch, capfd, min
     assert "\x07" not in shown
 
 
-def test_a_dry_run_computes_nothing_and_a_fresh_one_everything(
-    command, monkeypatch, tmp_path, mine
-):
+def test_dry_and_fresh_runs(command, monkeypatch, tmp_path, mine):
     monkeypatch.setattr(reproduce, "LOG_EVERY", -1.0)
     code, shown = command(*mine(), "--dry-run")
     assert code == 0
@@ -136,7 +132,7 @@ def test_a_dry_run_computes_nothing_and_a_fresh_one_everything(
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
 
 
-def test_a_bar_shows_the_runs_that_are_done_and_failed(monkeypatch, tmp_path):
+def test_the_bar_counts_done_and_failed_runs(monkeypatch, tmp_path):
     made_runs.install(monkeypatch)
     monkeypatch.setattr(reproduce, "console", Console(file=io.StringIO(), force_terminal=True))
     run_experiment(made(tmp_path).changed(parse_changes([], [0])), tmp_path)
@@ -207,7 +203,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_it_and_what_is_done_is_kept(tmp_path, mine):
+def test_ctrl_c_keeps_what_is_done(tmp_path, mine):
     arguments = mine('behavior = "waits"')
     script = tmp_path / "command.py"
     script.write_text(COMMAND)

@@ -188,13 +188,13 @@ def test_what_neither_helps_nor_harms_is_not_clear():
     assert text.startswith("It is not clear whether to train")
 
 
-def test_a_change_that_was_not_tried_is_not_advised():
+def test_untried_changes_are_not_advised():
     assert not texts(measured(), "change")
     (text,) = texts(measured(change=GAIN), "change")
     assert text.startswith("Learn the rows in random order, if you can: error 40% lower")
 
 
-def test_another_batch_model_is_advised_only_if_it_was_tried_and_helped():
+def test_another_batch_model_only_if_it_helped():
     bad = measured(batch_constant=HARM)
     (text,) = texts(bad, "bad batch model")
     assert "not clearly better" in text
@@ -205,13 +205,13 @@ def test_another_batch_model_is_advised_only_if_it_was_tried_and_helped():
     assert "ridge" not in text
 
 
-def test_it_is_not_said_that_nothing_helped_where_what_helped_follows_a_bad_batch_model():
+def test_what_helped_after_a_bad_batch_model():
     bad = measured(forgot="yes", corrections=(GAIN, GAIN), batch_constant=HARM)
     assert not texts(bad, "leave", "correct")
     assert texts(bad, "bad batch model")
 
 
-def test_a_model_that_follows_the_drift_is_left_as_it_is():
+def test_a_model_that_follows_the_drift():
     follows = measured(coming=GAIN, drift=True, batch_constant=HARM)
     assert follows.verdict.kind == "follows the drift"
     assert texts(follows, "leave") == ["Leave the learner as it is: it follows the stream."]
@@ -224,7 +224,7 @@ def test_few_rows_are_no_ground_for_advice():
     assert kinds == ["rows"]
 
 
-def test_a_rate_that_diverges_is_replaced_by_the_best_one_that_was_tried():
+def test_a_diverging_rate_is_replaced():
     found = measured()
     lost = Score("online", "whole", Estimate(math.inf, math.nan, math.nan), None, UNKNOWN)
     whole = replace(found.answers[0], scores=(found.answers[0].scores[0], lost))
@@ -246,7 +246,7 @@ def test_the_shares_of_order_and_single_pass():
     assert "33% is due to the order and 67% to the single pass" in text
 
 
-def test_the_same_headline_and_advice_for_a_model_of_the_user():
+def test_the_same_advice_for_a_users_model():
     found = measured(forgot="yes")
     model = replace(model_of(found), forgetting=FORGETTING["yes"], order_cost=HARM)
     text = Headline.of(replace(found, model=model)).text()

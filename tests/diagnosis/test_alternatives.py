@@ -23,7 +23,7 @@ def flexible(rows=200, metric="squared", kernel=None, **more):
 
 
 @pytest.mark.parametrize("metric", ["squared", "absolute"])
-def test_a_linear_model_and_a_larger_ridge_are_tried_on_the_rows_that_are_bad(metric):
+def test_alternatives_are_tried_on_bad_rows(metric):
     parted, found = flexible(metric=metric)
     bad = [one.question for one in found.answers if one.baselines[0].batch.low > 0]
     assert bad[0] == "whole"
@@ -58,7 +58,7 @@ def test_a_linear_model_and_a_larger_ridge_are_tried_on_the_rows_that_are_bad(me
     )
 
 
-def test_nothing_is_tried_where_the_batch_model_is_good_or_cannot_be_asked():
+def test_when_no_alternative_is_tried():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(150, 2))
     assert rt.diagnose(X, X[:, 0] + 0.1 * rng.normal(size=150)).alternatives == ()

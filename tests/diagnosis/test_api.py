@@ -96,7 +96,7 @@ def test_what_the_command_takes_python_takes_as_well():
         assert known[name].default == command[name].default
 
 
-def test_what_is_chosen_from_the_data_is_called_auto(stand):
+def test_chosen_from_the_data_is_auto(stand):
     chosen = ("width", "gamma", "block_size", "ridge", "features", "max_memory")
     rt.diagnose(X, y, **dict.fromkeys(chosen, "auto"))
     assert stand.options == options_for()

@@ -77,7 +77,7 @@ def test_feature_maps_give_their_kernels():
     assert_same(wide(X) @ wide(X).mT, own(X), 1e-8)
 
 
-def test_features_are_kept_in_single_precision_where_there_is_room():
+def test_features_in_single_precision():
     chosen = choose_features(rt.RBF(1.5), X, 12, 0)
     anew = FeatureKernel(chosen, X, Y, room=4 * 40 * 12 - 1)
     kept = FeatureKernel(chosen, X, Y, room=4 * 40 * 12)
@@ -95,7 +95,7 @@ def test_features_are_kept_in_single_precision_where_there_is_room():
     assert (linear.panel(some).features == X[some]).all()  # exact features stay exact
 
 
-def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatch):
+def test_the_approximation_is_measured_over_the_stream(monkeypatch):
     monkeypatch.setattr(approximation, "SAMPLE_ROWS", 5)
     rows = torch.arange(1.0, 10.0, dtype=torch.float64)[:, None]
     given = opened(rt.Linear(), rows, rows.clone(), features=8)
@@ -113,7 +113,7 @@ def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatc
 
 
 @pytest.mark.parametrize("asked", [{"features": None}, {"features": 20}])
-def test_the_kernel_of_every_fold_is_a_part_of_one(asked):
+def test_the_kernel_of_every_fold(asked):
     stream, options = drifting(80, dimensions=3), options_for(test_share=0.2, **asked)
     parted = split(stream, None, options)
     assert len(parted.folds) == 4

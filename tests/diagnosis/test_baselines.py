@@ -22,7 +22,7 @@ def weighted_ridge(X, Y, weights, gamma):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_weighted_offline_learner_of_a_part_is_weighted_ridge_regression(number):
+def test_offline_learners_of_a_part(number):
     problem, rows, gamma = make_stream(31, 3, seed=4), slice(5, 28), 0.37
     X, Y = problem.features[rows], problem.Y[rows]
     part = both_kernels(problem)[number].part(rows)
@@ -60,7 +60,7 @@ def test_the_mean_and_the_last_value():
     assert list(made) == ["constant"]  # rows from all over have no row before them
 
 
-def test_the_most_frequent_of_balanced_classes_is_right_as_often_as_it_comes():
+def test_the_most_frequent_of_balanced_classes():
     labels = np.tile(np.arange(7), 60)
     X = np.random.default_rng(0).normal(size=(420, 2))
     stream = as_stream(X, np.eye(7)[labels], "classification")
@@ -73,7 +73,7 @@ def test_the_most_frequent_of_balanced_classes_is_right_as_often_as_it_comes():
     assert found.baselines[0].accuracy.value == pytest.approx(6 / 42)
 
 
-def test_a_learner_is_useless_only_in_comparison_with_the_spread_of_the_targets():
+def test_useless_compared_with_the_spread():
     """Where a rare class does not come, its share is nearly without an error."""
     labels = np.append(np.zeros(198, dtype=int), [1, 1])
     stream = as_stream(np.ones((200, 1)), np.eye(2)[labels], "classification")
@@ -118,7 +118,7 @@ def test_batch_models_of_recent_rows(number, aim):
 
 @pytest.mark.parametrize(("rows", "chunk"), [(300, 30), (590, 30), (700, 35)])
 @pytest.mark.parametrize("metric", ["squared", "absolute"])
-def test_drift_compares_models_that_are_fitted_at_the_same_points(rows, chunk, metric):
+def test_drift_compares_models_of_equal_points(rows, chunk, metric):
     rng = np.random.default_rng(rows)
     stream = as_stream(rng.normal(size=(rows, 3)), np.zeros((rows, 2)), scales=[2.0, 0.3])
     turned = np.linspace(0, 4, rows)[:, None]  # what the features mean turns around
@@ -144,7 +144,7 @@ def test_drift_compares_models_that_are_fitted_at_the_same_points(rows, chunk, m
     assert found.effect.low < found.effect.value < found.effect.high < 0
 
 
-def test_under_drift_the_fair_batch_model_is_one_of_recent_rows():
+def test_the_fair_batch_model_under_drift():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1400, 2))
     angle = np.linspace(0, 9, 1400)  # what the features mean turns around
@@ -175,7 +175,7 @@ def test_a_stream_that_changes_once(seed):
     assert facts(evidence(diagnosis)).follows
 
 
-def test_no_drift_where_the_batch_model_is_bad_or_nothing_changes():
+def test_where_there_is_no_drift():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(1000, 2))
     asked = {"evaluation": "next"}
@@ -229,7 +229,7 @@ def test_an_intercept_is_a_constant_feature():
     assert found.kernel.name == "affine"
 
 
-def test_a_wrong_class_costs_as_much_more_as_its_class_is_rarer():
+def test_what_a_wrong_class_costs():
     of, taken = [0, 0, 0, 1, 0], [0, 0, 1, 0, 0]
     stream = as_stream(np.zeros((5, 1)), np.eye(2)[of])
     predicted = np.eye(2)[taken]

@@ -29,7 +29,7 @@ from support.problems import make_stream
 TWO = np.array([2.0, 0.5])
 
 
-def test_gamma_has_the_least_leave_one_out_error_in_the_users_units():
+def test_gamma_has_the_least_leave_one_out_error():
     stream = make_stream(20, 2, seed=0)
     for kernel in both_kernels(stream):
         choice = choose_gamma(options_for(), kernel, TWO)
@@ -49,7 +49,7 @@ def test_gamma_has_the_least_leave_one_out_error_in_the_users_units():
         assert 0.123 in given.tried["value"]
 
 
-def test_rate_has_the_least_prequential_error_among_stable_rates():
+def test_rate_has_the_least_prequential_error():
     stream = make_stream(20, 2, seed=0)
     options = {"batch_size": 3, "reduction": "sum", "momentum": 0.4}
     for kernel in both_kernels(stream):
@@ -75,7 +75,7 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
     assert wild.how == "no rate kept the error finite"
 
 
-def test_a_given_schedule_is_known_by_its_first_rate():
+def test_a_schedule_by_its_first_rate():
     """Options refuse schedules, so that this is for callers of the measure alone."""
     kernel = both_kernels(make_stream(20, 2, seed=0))[0]
     options = SimpleNamespace(learner=rt.SGD([0.3, 0.2, 0.1]), choose_lr=False)
@@ -84,7 +84,7 @@ def test_a_given_schedule_is_known_by_its_first_rate():
     assert {0.3, 0.2, 0.1} <= set(choice.tried["value"])
 
 
-def test_smaller_rates_are_tried_where_the_smallest_is_the_best():
+def test_smaller_rates_where_the_smallest_is_best():
     stream = make_stream(20, 2, seed=0)
     stream.features[:] = stream.features[0]
     stream.Y = (-1.0) ** np.arange(20)[:, None] * TWO  # what was learned is wrong for the next row
@@ -139,7 +139,7 @@ def test_the_stabilizer_ends_nearest_to_the_offline_learner():
     ("seed", "gamma", "ridge", "followed"),
     [(2, 1e-3, "auto", 2), (2, 30.0, "auto", 0), (1, 0.01, 0.1, 0)],
 )
-def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamma, ridge, followed):
+def test_a_smoother_offline_learner_that_is_nearer(seed, gamma, ridge, followed):
     stream, block = make_stream(60, 2, seed=seed), 4
     A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
     for kernel in both_kernels(stream):
@@ -223,7 +223,7 @@ def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
             assert largest_rate(kernel, learner) == pytest.approx(expected, rel=1e-6)
 
 
-def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch):
+def test_non_normality_is_a_condition_number(monkeypatch):
     monkeypatch.setattr(stability, "PRECISION", 1e-12)
     stream = make_stream(20, 1, seed=0)
     learner = rt.SGD(lr=0.6, batch_size=3, reduction="mean")
@@ -241,7 +241,7 @@ def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_ridge_of_groups_is_chosen_on_groups_left_out(number):
+def test_the_ridge_of_groups(number):
     stream = make_stream(60, 2, seed=5)
     groups = np.array([f"g{i % 12}" for i in range(60)])
     kernel, gammas = both_kernels(stream)[number], torch.tensor([0.1, 3.0]).double()

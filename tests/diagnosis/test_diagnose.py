@@ -171,7 +171,7 @@ def test_features_that_are_all_zero_teach_nothing():
         (3.0, None, "progressive"),
     ],
 )
-def test_a_learner_that_diverges_leaves_the_rest_of_the_diagnosis(lr, features, evaluation):
+def test_a_learner_that_diverges_leaves_the_rest(lr, features, evaluation):
     stream = drifting(60 if lr == 1e9 else 300)
     options = {"lr": lr, "width": 1.0, "gamma": 0.1, "evaluation": evaluation}
     found = diagnosed(
@@ -216,7 +216,7 @@ def test_a_gamma_too_small_for_its_precision(features):
     assert np.isfinite(found.prequential).all()
 
 
-def test_lost_digits_are_a_finding_and_other_warnings_go_their_way():
+def test_lost_digits_are_a_finding():
     stream = drifting(30, dimensions=1)
     found = diagnosed(stream, width=200.0, gamma=1e-15, lr=0.1)
     assert any("condition number" in text for text in found.verdict.findings)
@@ -260,7 +260,7 @@ def test_errors_are_in_the_users_units():
     assert tried(found.gamma, 0.12) == pytest.approx(np.square(left_out * scales).mean())
 
 
-def test_targets_without_correct_digits_are_a_doubt_of_the_diagnosis():
+def test_targets_without_correct_digits():
     """Each row comes twice, and next to nothing is added to the singular kernel of a block."""
     rows = np.random.default_rng(0).normal(size=(40, 3)).repeat(2, axis=0)
     stream = as_stream(rows, rows[:, :1] + 0.1 * np.cos(np.arange(80.0))[:, None])

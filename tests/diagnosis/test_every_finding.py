@@ -189,7 +189,7 @@ GIVE_ADVICE = [kind for kind in kinds() if type(kind).advice is not FindingKind.
 
 
 @pytest.mark.parametrize("kind", GIVE_ADVICE, ids=lambda kind: kind.name)
-def test_advice_arrives_where_the_verdict_leaves_room_for_it(kind):
+def test_advice_arrives_where_there_is_room(kind):
     diagnosis = ADVISED.get(kind.name, CASES[kind.name])()
     found = list(kind.find(diagnosis))
     given = list(kind.advice(found, diagnosis))
@@ -205,7 +205,7 @@ def test_advice_arrives_where_the_verdict_leaves_room_for_it(kind):
         assert not set(given) & set(advised(diverged))
 
 
-def test_the_order_is_that_of_the_files_and_of_the_classes_in_them():
+def test_the_order_of_files_and_classes():
     in_files = [theme.__name__ for theme in THEMES]
     order = [type(kind).__module__ for kind in kinds()]
     assert [name for k, name in enumerate(order) if name not in order[:k]] == in_files

@@ -95,7 +95,7 @@ def test_a_metric_arrives_everywhere(metric, kind):
     assert shown["value"] == pytest.approx(
         found.score("online", "whole").accuracy.value if accuracy else expected
     )
-    words = metric.share or ("whose class is right" if accuracy else metric.words)
+    words = (metric.share or ("whose class is right" if accuracy else metric.words)).lower()
     page = report_html(found)
     assert words in page[: page.index('id="found"')].lower()
     assert words in " ".join(as_text(everything(found)).split()).lower()
@@ -139,7 +139,7 @@ def test_losses_are_those_of_scikit_learn(metric):
     assert np.flatnonzero(np.isnan(metric.losses(predicted, stream))).tolist() == [3]
 
 
-def test_the_score_may_be_a_function_of_the_mean():
+def test_a_function_of_the_mean():
     """The root of a mean: relative changes of it are smaller, and every interval follows."""
     by_mean = rt.diagnose(table("regression"), "y", metric="squared", lr=0.3)
     by_root = rt.diagnose(table("regression"), "y", metric=ROOT, lr=0.3)
@@ -155,7 +155,7 @@ def test_the_score_may_be_a_function_of_the_mean():
     assert root.error == mean.error
 
 
-def test_a_function_of_one_s_own_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_an_own_function_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_costs.py").write_text(

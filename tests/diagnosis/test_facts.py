@@ -73,7 +73,7 @@ def every_fact():
             )
 
 
-def test_every_combination_of_facts_has_the_verdict_of_the_table():
+def test_the_verdict_of_every_combination():
     """docs/diagnosis.md has the table; its first row that fits is the verdict."""
     for known in every_fact():
         standing = known.coming if known.whole is None else known.whole
@@ -117,7 +117,7 @@ def test_forgetting_at_the_edges(value, low, high, expected):
     assert has_forgotten(increase(value, low, high)) == expected
 
 
-def test_without_held_out_rows_nothing_is_known_of_forgetting():
+def test_no_held_out_rows_and_no_forgetting():
     assert has_forgotten(None) is None
 
 
@@ -145,7 +145,7 @@ def drifts(effect=AHEAD):
     return Drift(window=100, refits=8, rows=800, effect=effect, onset=400)
 
 
-def test_drift_is_followed_only_if_the_learner_is_ahead_of_both_other_models():
+def test_when_drift_is_followed():
     followed = evidence(coming=AHEAD, drift=drifts())
     assert verdict_kind(followed) == "follows the drift"
     assert verdict_kind(evidence(coming=LEVEL, drift=drifts())) == "behind"
@@ -154,7 +154,7 @@ def test_drift_is_followed_only_if_the_learner_is_ahead_of_both_other_models():
     assert verdict_kind(replace(followed, asked=poor)) == "behind"
 
 
-def test_a_drift_with_an_old_part_that_could_be_kept_is_forgetting():
+def test_a_drift_that_forgets():
     """A batch model knows old and new rows together: then following is no excuse."""
     followed = evidence(coming=AHEAD, drift=drifts(), forgetting=FORGOT)
     assert verdict_kind(followed) == "forgotten"
@@ -169,7 +169,7 @@ def test_a_drift_with_an_old_part_that_could_be_kept_is_forgetting():
         assert verdict_kind(known) == expected
 
 
-def test_no_batch_model_serves_old_and_new_rows_where_these_contradict_each_other():
+def test_rows_that_contradict_each_other():
     """It is far better than a constant on rows of the whole stream, most of which are old ones."""
     whole = comparison(BEHIND, batch_constant=AHEAD)
     for next_rows, expected in ((BEHIND, "follows the drift"), (UNCLEAR, "forgotten")):
@@ -179,7 +179,7 @@ def test_no_batch_model_serves_old_and_new_rows_where_these_contradict_each_othe
 
 
 @pytest.mark.parametrize("share", [0.5, 0.6])
-def test_labels_that_flip_are_drift_that_the_model_follows(share):
+def test_labels_that_flip_are_drift(share):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(700, 2))
     flipped = np.arange(700) >= share * 700
@@ -193,7 +193,7 @@ def test_labels_that_flip_are_drift_that_the_model_follows(share):
     assert share * 700 < found.drift.onset < share * 700 + 100
 
 
-def test_nothing_was_learned_unless_somebody_once_beat_the_constant():
+def test_when_nothing_was_learned():
     nothing = {"constant": UNCLEAR, "batch_constant": LEVEL}
     asked = {name: comparison(LEVEL, **nothing) for name in ("whole", "next")}
     never = replace(NOT_FORGOT, known=LEVEL)
@@ -208,7 +208,7 @@ def test_nothing_was_learned_unless_somebody_once_beat_the_constant():
     assert verdict_kind(Evidence(never, LEVEL, LEVEL, few, None)) == "not clear"
 
 
-def test_the_loss_decides_and_points_of_accuracy_only_where_it_cannot():
+def test_the_loss_decides_before_accuracy():
     """3% positives: the error is clearly larger, while the accuracy hardly differs."""
     same = Estimate(0.0, -0.01, 0.01)
     assert comparison(BEHIND, accuracy_gap=same).standing == "behind"
@@ -217,7 +217,7 @@ def test_the_loss_decides_and_points_of_accuracy_only_where_it_cannot():
     assert comparison(UNCLEAR, accuracy_gap=Estimate(0.1, 0.05, 0.2)).standing == "behind"
 
 
-def test_a_batch_model_worse_than_a_constant_is_not_a_yardstick():
+def test_a_bad_batch_model_is_no_yardstick():
     bad = {"batch_constant": BEHIND}
     assert comparison(BEHIND, **bad).standing == "not clear"
     assert comparison(AHEAD, **bad).standing == "ahead"

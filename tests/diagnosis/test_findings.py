@@ -100,7 +100,7 @@ def test_what_an_interval_says(low, high, tolerance, expected):
     assert judged(Estimate((low + high) / 2, low, high), tolerance) == expected
 
 
-def test_of_classes_the_loss_decides_and_the_accuracy_where_it_cannot():
+def test_loss_and_accuracy_of_classes():
     shares = dict.fromkeys(("offline", "online", "corrected", "iterative"), 0.5)
 
     def stands(gap, excess):
@@ -119,7 +119,7 @@ def test_of_classes_the_loss_decides_and_the_accuracy_where_it_cannot():
     assert stands(Estimate(0.13, 0.045, 0.2), UNCLEAR) == "behind"
 
 
-def test_a_batch_model_that_is_worse_than_the_mean_is_no_yardstick():
+def test_a_bad_batch_model_is_no_yardstick():
     losses = {"offline": 9.0, "online": 5.0}
     bad = answer(losses=losses, excess=sure(-0.44))  # "ahead" of a bad model, and bad itself
     found = diagnosis(bad, answer("next"))
@@ -162,7 +162,7 @@ def test_nothing_was_learned():
     assert "nothing learned" not in kinds(diagnosis(answer()))
 
 
-def test_nothing_is_recommended_from_few_rows_or_unseen_classes():
+def test_few_rows_and_unseen_classes():
     trial = TriedChange("order", 10, Estimate(-0.8, -0.9, -0.7))
     for few in (answer(rows=29, trials=(trial,)), answer(unseen=("e",), trials=(trial,))):
         found = diagnosis(few)
@@ -195,14 +195,14 @@ def test_beside_accuracies_an_error_is_called_squared():
                 assert ("squared error" in text) == (kind == "classification")
 
 
-def test_scores_are_in_the_table_only_and_not_repeated_as_a_sentence():
+def test_scores_are_in_the_table_only():
     found = diagnosis(answer(), answer("next"))
     told = " ".join(found.verdict.findings)
     assert "batch model 1 (" not in told
     assert "mean squared error:" not in told
 
 
-def test_a_change_that_helps_one_question_and_harms_the_other():
+def test_a_change_that_helps_and_harms():
     gain, harm = Estimate(-0.8, -0.9, -0.7), Estimate(15.0, 11.0, 20.0)
     found = diagnosis(
         answer(
@@ -222,7 +222,7 @@ def test_a_change_that_helps_one_question_and_harms_the_other():
     assert found.verdict.recommendations == ("Nothing needs correcting.",)
 
 
-def test_drift_is_told_only_if_recent_rows_are_clearly_better():
+def test_drift_needs_better_recent_rows():
     def with_drift(effect):
         return diagnosis(answer(), drift=Drift(52, 9, 200, effect, onset=81))
 

@@ -249,7 +249,7 @@ def test_moments():
     assert pairs.moment.tolist() == [4, 9, 9, 9]
 
 
-def test_of_many_held_out_rows_evenly_spaced_ones_are_asked_about(monkeypatch):
+def test_evenly_spaced_rows_are_asked(monkeypatch):
     monkeypatch.setattr("retarget.diagnosis.measure.recall.MOST_ASKED", 4)
     stream = drifting(40)
     held = np.arange(1, 40, 3)
@@ -292,7 +292,7 @@ def test_what_cannot_be_measured_is_not():
     assert measured_forgetting(early).value == 0
 
 
-def test_the_curve_has_the_same_rows_in_both_means():
+def test_the_curve_has_the_same_rows():
     """Rows that are hard from the start are not taken for forgotten ones."""
     rows = np.arange(200)
     hard = np.where(rows < 100, 100.0, 1.0)  # and old ones, at the end of the stream
@@ -347,7 +347,7 @@ def diagnosed(stream, **asked):
     return parted, options, diagnose_split(parted, options)
 
 
-def test_in_more_folds_than_others_only_the_online_learner_is_asked(monkeypatch):
+def test_only_the_online_learner_in_more_folds(monkeypatch):
     asked = {"lr": 0.3, "gamma": 0.1, "kernel": rt.RBF(1.0), "ridge": 0.1}
     parted, options, whole = diagnosed(drifting(120, seed=1), **asked)
     monkeypatch.setattr("retarget.diagnosis.measure.whole.complete_folds", lambda rows: 2)
@@ -362,7 +362,7 @@ def test_in_more_folds_than_others_only_the_online_learner_is_asked(monkeypatch)
     assert few.one_pass_cost == two.one_pass_cost
 
 
-def test_random_orders_are_run_in_as_many_folds_as_is_affordable(monkeypatch):
+def test_random_orders_in_affordable_folds(monkeypatch):
     asked = {"lr": 0.3, "gamma": 0.1, "kernel": "linear", "ridge": 0.1}
     parted, options, whole = diagnosed(drifting(120, seed=1), **asked)
     monkeypatch.setattr("retarget.diagnosis.measure.whole.ORDERED_PAIRS", 2 * 96**2)
@@ -373,7 +373,7 @@ def test_random_orders_are_run_in_as_many_folds_as_is_affordable(monkeypatch):
     assert few.answer("whole").excess == whole.answer("whole").excess
 
 
-def test_without_the_memory_for_all_folds_there_is_one(monkeypatch):
+def test_one_fold_without_memory_for_all(monkeypatch):
     monkeypatch.setattr("retarget.diagnosis.measure.approximation.folds_memory", lambda rows: 10**9)
     asked = {"lr": 0.3, "kernel": "linear"}
     for more, rows in ((10**9, 80), (10**9 - 1, 20)):
@@ -382,7 +382,7 @@ def test_without_the_memory_for_all_folds_there_is_one(monkeypatch):
         assert found.answer("whole").rows == found.forgetting.rows == rows
 
 
-def test_a_learner_that_diverges_has_no_forgetting_and_no_costs():
+def test_divergence_has_no_forgetting_and_costs():
     _, _, found = diagnosed(drifting(80), lr=1e6, kernel="linear")
     assert found.forgetting is None
     assert np.isnan(found.order_cost.value)

@@ -11,7 +11,7 @@ from support.problems import assert_same, make_stream
 
 
 @pytest.mark.parametrize("lr", [0.2, 1.1])
-def test_for_plain_sgd_the_own_part_is_the_last_line_of_eq_11(lr):
+def test_the_own_part_is_in_eq_11(lr):
     stream, gamma, learner = make_stream(12, 2, seed=3), 0.7, rt.SGD(lr=lr)
     E = rt.prequential_errors(stream.K, stream.Y, learner)
     own = (lr * (gamma + stream.K.diagonal())[:, None] - 1) * E
@@ -32,7 +32,7 @@ def test_for_plain_sgd_the_own_part_is_the_last_line_of_eq_11(lr):
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_sizes_and_pulls_are_means_over_the_rows_of_a_group(batch):
+def test_sizes_and_pulls_are_means(batch):
     stream, learner, gamma = (
         classes(30),
         rt.SGD(lr=0.3, batch_size=batch, momentum=0.5, reduction="sum"),
@@ -64,7 +64,7 @@ def test_sizes_and_pulls_are_means_over_the_rows_of_a_group(batch):
                 assert found.pull[h, g] == pytest.approx(np.mean(pulls))
 
 
-def test_groups_come_in_order_of_appearance_the_small_ones_of_many_as_one():
+def test_groups_in_order_of_appearance():
     some = as_stream(np.zeros((5, 1)), np.ones((5, 1)), groups=list("babca"))
     assert partition(some).names == ("b", "a", "c")
     assert partition(some).numbers.tolist() == [0, 1, 0, 2, 1]

@@ -21,7 +21,7 @@ from support.diagnosis_streams import as_stream, classes, drifting
 from support.problems import fewer_examples
 
 
-def test_a_tenth_for_each_question_and_thirty_rows_from_150_on():
+def test_a_tenth_and_thirty_rows():
     assert [held_out_rows(rows, 0.1) for rows in (4, 12, 100, 149, 150, 299, 1000)] == [
         1, 2, 20, 29, 30, 30, 100,
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_both_questions_have_rows_of_their_own(rows, count, share, seed):
     assert all((a == b).all() for a, b in zip(again.folds, held.folds, strict=True))
 
 
-def test_rows_of_the_whole_stream_come_from_all_over_it():
+def test_rows_come_from_all_over():
     held = held_out(1000, "whole", options_for(seed=3), None)
     assert not len(held.coming)
     for fold in held.folds:
@@ -82,7 +82,7 @@ def test_there_are_fewer_folds_the_longer_the_stream():
         assert len(asked) >= min(rows, 10 * len(held.folds[0])) - len(held.folds[0])
 
 
-def test_every_class_has_its_share_from_all_over_its_rows():
+def test_every_class_has_its_share():
     labels = np.repeat([4, 1, 9], [400, 180, 80])  # sorted by class: the worst case
     whole = held_out(660, "whole", options_for(), labels).folds[0]
     for label, size in ((4, 400), (1, 180), (9, 80)):
@@ -96,7 +96,7 @@ def test_every_class_has_its_share_from_all_over_its_rows():
         assert not any(300 in fold for fold in held_out(301, "whole", options, rare).folds)
 
 
-def test_a_class_that_falls_into_two_strips_is_not_lost():
+def test_a_class_in_two_strips():
     """Two rows of a class may both be drawn, one from each strip."""
     labels = np.sort(np.append(np.zeros(97), [1, 1, *np.full(101, 2)]))
     for seed in range(200):
@@ -104,7 +104,7 @@ def test_a_class_that_falls_into_two_strips_is_not_lost():
             assert (labels[fold] == 1).sum() < 2
 
 
-def test_the_next_rows_leave_a_quarter_of_each_class_to_learn():
+def test_a_quarter_of_classes_is_left():
     labels = np.repeat(np.arange(10), 100)  # the last tenth is all of the last class
     assert len(next_rows(1000, 0.1, None)) == 100
     assert next_rows(1000, 0.1, labels).tolist() == list(range(925, 1000))

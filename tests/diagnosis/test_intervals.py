@@ -65,7 +65,7 @@ def test_a_mean_is_that_of_consecutive_batches(rows, count, seed):
         assert found.high - found.value == pytest.approx(reach)
 
 
-def test_there_are_ten_batches_and_equal_rows_stay_together():
+def test_ten_batches_and_equal_rows():
     assert Batches.consecutive(np.arange(1000)).sizes.tolist() == [100] * 10
     rows = np.array([7, 7, 7, 9, 9, 20, 31, 31])  # asked about at several moments, in any order
     shuffled = np.random.default_rng(0).permutation(8)
@@ -76,7 +76,7 @@ def test_there_are_ten_batches_and_equal_rows_stay_together():
     np.testing.assert_allclose(mean.without, [values[5:].mean(), values[:5].mean()])
 
 
-def test_within_strips_only_batches_of_the_same_strip_are_compared():
+def test_batches_of_the_same_strip():
     batches = Batches.within_strips(np.arange(100))
     assert batches.sizes.tolist() == [10] * 10
     assert batches.strip.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -110,7 +110,7 @@ def test_whole_groups_are_left_out():
 
 @fewer_examples
 @given(seed=st.integers(0, 999), factor=st.sampled_from([1e-250, 1e-9, 0.3, 7.0, 1e12, 1e250]))
-def test_intervals_do_not_depend_on_units_or_on_the_order_of_groups(seed, factor):
+def test_units_and_order_of_groups(seed, factor):
     rng = np.random.default_rng(seed)
     groups = rng.integers(2, 9, size=60)
     above, below = rng.exponential(size=(2, 60)) + 0.1
@@ -130,7 +130,7 @@ def test_intervals_do_not_depend_on_units_or_on_the_order_of_groups(seed, factor
     assert swapped.low == pytest.approx(1 / (1 + relative.high) - 1)
 
 
-def test_the_interval_of_a_ratio_is_that_of_its_logarithm():
+def test_the_interval_of_a_ratio():
     rng = np.random.default_rng(5)
     below = rng.exponential(size=200) + 0.5
     above = 1.7 * below + 0.2 * rng.normal(size=200)
@@ -196,7 +196,7 @@ def test_of_one_batch_only_its_value_is_known():
     assert estimate(person(np.array([1.0, 0.0])), 0.0, 1.0) == (0.5, 0, 1)
 
 
-def test_variances_of_few_degrees_of_freedom_are_combined_as_welch_and_satterthwaite_do():
+def test_variances_as_welch_and_satterthwaite_combine_them():
     (a, m), (b, n) = errors = (0.5, 4), (0.2, 9)
     freedom = (a**2 + b**2) ** 2 / (a**4 / m + b**4 / n)
     reach = student.ppf(0.975, freedom) * math.sqrt(a**2 + b**2)
@@ -208,7 +208,7 @@ def test_variances_of_few_degrees_of_freedom_are_combined_as_welch_and_satterthw
     assert huge == pytest.approx(student.ppf(0.975, 8) * math.sqrt(2) * 1e300)
 
 
-def test_chance_in_the_runs_is_part_of_the_interval_of_their_mean():
+def test_chance_in_the_runs():
     rng = np.random.default_rng(6)
     rows = rng.exponential(size=400)
     means = Batches.consecutive(np.arange(400)).mean
@@ -283,7 +283,7 @@ def test_a_share_of_no_gap_is_unknown():
         assert math.isnan(unknown.value)
 
 
-def test_a_gap_is_closed_wherever_the_learner_is_behind():
+def test_a_gap_closed_behind():
     """Both are judged by the same interval, so that no text says one without the other."""
     behind = 0
     for seed in range(200):
@@ -355,7 +355,7 @@ HISTORIES = {  # the logarithm of the loss along the stream, at its time and at 
 @pytest.mark.slow
 @pytest.mark.parametrize("history", HISTORIES)
 @pytest.mark.parametrize(("rows", "correlation", "least"), BARS)
-def test_how_often_the_interval_of_forgetting_holds_the_truth(history, rows, correlation, least):
+def test_how_often_the_interval_holds_the_truth(history, rows, correlation, least):
     """The history of the stream is the same in every run; which rows came is not."""
     rng = np.random.default_rng([rows, int(100 * correlation), len(history)])
     shared, own, other = (autoregressive(rng, RUNS, rows, correlation) for _ in range(3))

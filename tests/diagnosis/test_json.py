@@ -27,7 +27,7 @@ def runs():
     return [rt.diagnose(stream.X, labels, lr=lr) for lr in (0.05, 0.8)]
 
 
-def test_the_schema_in_the_docs_is_that_of_the_code():
+def test_the_schema_in_the_docs():
     assert json.loads(SCHEMA.read_text("utf-8")) == DIAGNOSIS_JSON.model_json_schema(), (
         "write it anew: python -m retarget.diagnosis.report.schema > docs/diagnosis.schema.json"
     )

@@ -45,7 +45,7 @@ def behind(**changes):
     return judged(**{"batch": (BETTER, BETTER)} | changes)
 
 
-def test_each_change_is_judged_against_the_model_as_it_came():
+def test_each_change_against_the_model_itself():
     helped = verdict(behind(corrected=(BETTER, BETTER)))
     assert helped.kind == "behind"
     assert sorted(text.split(":")[0] for text in helped.recommendations) == [
@@ -56,7 +56,7 @@ def test_each_change_is_judged_against_the_model_as_it_came():
     assert "If rows like the old ones come again, train SGDRegressor on iteratively" in mixed
 
 
-def test_a_model_that_is_worse_than_the_mean_is_not_left_as_it_is():
+def test_a_model_worse_than_the_mean():
     poor = Estimate(0.5, 0.2, 0.9)  # how far it is above the mean
     found = judged(corrected=(UNCLEAR, UNCLEAR))
     scores = tuple(
@@ -71,7 +71,7 @@ def test_a_model_that_is_worse_than_the_mean_is_not_left_as_it_is():
     )
 
 
-def test_findings_of_kernel_learners_are_not_taken_for_those_of_the_model():
+def test_findings_of_kernel_learners_and_models():
     """The online model of the other findings has a kernel of its own, not the model's."""
     found = verdict(judged()).findings
     (border,) = (k for k, text in enumerate(found) if text.startswith("All that follows"))
@@ -97,7 +97,7 @@ def test_what_is_not_clear_is_called_so():
     assert not any("corrected" in text for text in none)
 
 
-def test_the_loss_of_its_own_batch_training_is_what_it_is_compared_with():
+def test_compared_with_its_own_batch_training():
     much = Estimate(-0.6, -0.7, -0.5)
     far = verdict(behind(batch=(much, UNCLEAR)))
     assert far.kind == "behind"
@@ -119,7 +119,7 @@ def test_the_loss_of_its_own_batch_training_is_what_it_is_compared_with():
     assert "3 times" in verdict(its_own).headline
 
 
-def test_orders_and_batch_fits_are_rows_of_the_same_table():
+def test_orders_and_batch_fits_in_one_table():
     much = Estimate(-0.6, -0.7, -0.5)
     found = verdict(judged(random_order=(BETTER, UNCLEAR), batch=(much, BETTER)))
     starts = [text.split(",")[0] for text in found.recommendations]
@@ -129,7 +129,7 @@ def test_orders_and_batch_fits_are_rows_of_the_same_table():
     ]
 
 
-def test_targets_that_are_too_large_and_models_that_diverge():
+def test_large_targets_and_diverging_models():
     found = behind(corrected=(BETTER, BETTER))
     large = replace(found, model=replace(found.model, corrected_size=1e4))
     assert any("they reach 10,000 standard dev" in one for one in verdict(large).recommendations)
@@ -138,7 +138,7 @@ def test_targets_that_are_too_large_and_models_that_diverge():
     assert lost.headline == "SGDRegressor diverges on this stream: its predictions are useless."
 
 
-def test_whether_a_model_diverges_does_not_depend_on_the_units_of_the_target():
+def test_divergence_whatever_the_units():
     X, y = sorted_rows(120)
     for units in (1e-4, 1e4):
         found = rt.diagnose(X, units * y, model=OneByOne(0.02))
@@ -146,7 +146,7 @@ def test_whether_a_model_diverges_does_not_depend_on_the_units_of_the_target():
         assert rt.diagnose(X, units * y, model=OneByOne(5.0)).verdict.kind == "diverged"
 
 
-def test_the_file_of_targets_holds_those_of_the_model_or_none():
+def test_the_file_of_a_models_targets():
     helped = judged(corrected=(BETTER, UNCLEAR))
     table = corrected_table(helped)
     in_units = helped.stream.in_units(helped.model.corrected)[:, 1]
@@ -208,7 +208,7 @@ def test_a_model_from_the_command(monkeypatch, capsys, tmp_path):
         assert (code, message in shown) == (2, True), shown
 
 
-def test_a_model_that_fails_half_way_ends_the_command_with_1(monkeypatch, capsys, tmp_path):
+def test_a_model_that_fails_half_way(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     X, y = sorted_rows(120)
     pl.DataFrame({"x": X[:, 0], "y": y}).write_csv("t.csv")

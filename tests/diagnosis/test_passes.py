@@ -36,7 +36,7 @@ blocks_of = st.sampled_from([1, 2, 3])
 
 @fewer_examples
 @given(problem=problems(), panel=panel_sizes, seed=st.integers(0, 99))
-def test_learners_in_any_order_are_those_of_the_optimizer(problem, panel, seed):
+def test_learners_in_any_order(problem, panel, seed):
     stream, learner = problem
     order = np.random.default_rng(seed).permutation(len(stream))
     plain = simulation.train(stream.features, stream.Y, learner)
@@ -93,7 +93,7 @@ def test_corrections_are_those_of_the_theory(problem, gamma, ridge, times, panel
 
 
 @given(problem=problems(), gamma=gammas, times=blocks_of, panel=panel_sizes)
-def test_progressive_errors_are_those_of_refits_and_of_the_optimizer(problem, gamma, times, panel):
+def test_progressive_errors_are_those_of_refits(problem, gamma, times, panel):
     stream, learner = problem
     n, b = len(stream), learner.batch_size
     offline, before = stream.Y.copy(), stream.Y.copy()
@@ -128,7 +128,7 @@ def test_a_learner_that_diverges_leaves_the_others_be():
         assert kept.diverged_at is None
 
 
-def test_a_block_without_an_inverse_is_a_reason_and_not_an_end():
+def test_a_block_without_an_inverse():
     stream = make_stream(9, 1, seed=1)
     for kernel in both_kernels(stream):
         aims, whole, shift = offline_aims(kernel, 0.5, 9), kernel.panel, 9 * torch.eye(9).double()

@@ -39,7 +39,7 @@ def test_a_rare_class_is_never_called_divergence(share, by, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_clear_difference_of_the_loss_is_not_overridden_by_the_accuracy(seed):
+def test_accuracy_does_not_override_the_loss(seed):
     """As with 3% of frauds: the squared error is clearly above, hardly a class is wrong."""
     X, labels = rare(0.03, seed, rows=600, noise=0.2)
     found = rt.diagnose(X, labels, lr=0.03)

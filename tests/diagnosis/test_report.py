@@ -86,9 +86,7 @@ def texts(table, column):
 
 @pytest.mark.parametrize("name", made.PAGES)
 class TestEveryPage:
-    def test_is_well_formed_with_forgetting_advice_and_the_error_along_the_stream_first(
-        self, pages, name
-    ):
+    def test_what_comes_first(self, pages, name):
         page = pages(name)[1]
         assert not page.open
         assert page.all("html") == [{"lang": "en"}]
@@ -126,7 +124,7 @@ class TestEveryPage:
                 folded.add(attrs["id"])
         assert folded == ({"chart-rate"} if "chart-along" in drawn else set()) & set(drawn)
 
-    def test_needs_nothing_from_outside_and_its_policy_allows_these_scripts_only(self, pages, name):
+    def test_it_needs_nothing_from_outside(self, pages, name):
         html, page = pages(name)
         addresses = [
             attrs[key]
@@ -155,7 +153,7 @@ class TestEveryPage:
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_digits_can_be_read_on_every_color_of_a_heat_map(pages, theme):
+def test_digits_on_a_heat_map(pages, theme):
     """With a contrast of 4.5 at least (WCAG 2.1, AA)."""
     style = pages("regression")[1].said["style"][0]
     ink, surface, warm = (
@@ -236,7 +234,7 @@ class TestTables:
             "Whole stream",
         ]
 
-    def test_the_last_value_is_a_baseline_only_for_the_next_rows(self):
+    def test_the_last_value_for_next_rows_only(self):
         diagnosis = made.regression()
         whole, following = diagnosis.answers
         whole = replace(whole, baselines=whole.baselines[:1])  # the mean alone
@@ -279,7 +277,7 @@ class TestTables:
         ]
         assert aimed.rows[0][1].text == "12.5"
 
-    def test_the_first_screen_of_a_model_has_its_own_scores(self):
+    def test_the_first_screen_of_a_model(self):
         table = tables.first_table(made.model_regression())
         assert table.columns[0] == "SGDRegressor"
         assert [row[0].text for row in table.rows][:3] == [
@@ -324,7 +322,7 @@ class TestTables:
         assert each.rows[1][1].note == "45 to 60"
         assert tables.target_table(made.many_groups()) is None  # one target
 
-    def test_most_overwritten_rows_have_the_numbers_of_the_file(self):
+    def test_most_overwritten_rows(self):
         diagnosis = made.regression()  # ordered by a date, the file's last row first
         stream, shifted = diagnosis.stream, tables.shifted_table(diagnosis)
         order = np.argsort(-np.linalg.norm(diagnosis.effective - stream.Y, axis=1))[:10]
@@ -365,7 +363,7 @@ class TestTables:
 
 
 class TestModel:
-    def test_each_way_on_both_questions_with_its_change_and_interval(self):
+    def test_each_way_on_both_questions(self):
         diagnosis = made.model_regression()
         ways = tables.as_text(score_table(diagnosis))
         assert texts(ways, "Whole stream") == ["9", "7", "5", "3", "12.5", "15.5"]
@@ -392,7 +390,7 @@ class TestModel:
         failed = dict(tables.model_facts(made.model_that_failed().model))
         assert set(failed) == {"Corrected targets", "Kernel"}
 
-    def test_a_log_has_one_score_and_the_page_s_shift_is_the_learner_s(self, pages):
+    def test_the_score_and_shift_of_a_log(self, pages):
         table = tables.as_text(score_table(made.logged()))
         assert [row[1].text for row in table.rows] == ["8", "12.5", "15.5"]
         assert tables.change_table(made.logged().model) is None
@@ -455,7 +453,7 @@ class TestNotebook:
         assert all(text in page.text for text in made.HOSTILE)
 
 
-def test_the_file_is_whole_or_as_before_and_the_same_each_time(tmp_path):
+def test_the_file_is_whole_or_as_before(tmp_path):
     path = tmp_path / "new" / "report.html"
     made.one_group().to_html(str(path), command="diagnose \udcff.csv")
     written = path.read_text("utf-8")

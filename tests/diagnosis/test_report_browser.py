@@ -118,7 +118,7 @@ def test_first_screen_holds_headline_forgetting_and_advice(visit, name):
 
 
 @pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_curve_is_drawn_in_the_reader_s_colors_and_dates_fit_a_phone(visit, dark):
+def test_the_curves_colors_and_dates(visit, dark):
     opened = visit("regression", PHONE, color_scheme="dark" if dark else "light")
     assert opened.page.locator("#chart-forgetting .js-line").count() >= 3
     paper = opened.brightness("#chart-forgetting .main-svg")
@@ -151,7 +151,7 @@ def test_hostile_text_is_shown_and_does_not_run(visit):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", made.PAGES)
-def test_loads_without_complaint_or_request_and_fits_a_phone(visit, name):
+def test_it_loads_and_fits_a_phone(visit, name):
     opened = visit(name)
     assert opened.page.evaluate("typeof window.hacked") == "undefined"
     opened.unfold()
@@ -204,7 +204,7 @@ def test_folded_charts_are_drawn_when_they_are_opened(visit):
 
 
 @pytest.mark.slow
-def test_dark_mode_is_dark_charts_too_and_paper_is_light_and_not_cut(visit):
+def test_dark_mode_and_paper(visit):
     opened = visit("classification")
     opened.unfold()
     names = opened.page.locator(".chart").evaluate_all("all => all.map((c) => c.id)")

@@ -40,7 +40,7 @@ def drawn(dots):
 class TestForgetting:
     """What was forgotten?"""
 
-    def test_error_by_age_with_its_interval_and_where_it_has_doubled(self):
+    def test_error_by_age_with_its_interval(self):
         diagnosis = made.regression()
         curve = diagnosis.forgetting.curve
         band, error, same, doubled = traces(diagnosis, "forgetting")
@@ -143,7 +143,7 @@ class TestAlong:
         names = [trace.name for trace in traces(replace(diagnosis, drift=unclear), "along")]
         assert "drift begins" not in names
 
-    def test_rows_have_the_numbers_of_the_file_if_it_is_in_order(self):
+    def test_rows_in_order_have_the_files_numbers(self):
         diagnosis = made.classification()
         first, numbers = traces(diagnosis, "along")[0], diagnosis.stream.rows
         assert first.customdata[1] == f"rows {numbers[15]} to {numbers[29]}"
@@ -211,7 +211,7 @@ class TestShift:
         assert harbour.customdata[0] == told
         assert layout(diagnosis, "shift").showlegend is True
 
-    def test_groups_that_come_one_after_another_have_bands_and_names(self):
+    def test_bands_and_names_of_groups(self):
         diagnosis = made.classification()
         numbers, groups = diagnosis.stream.rows, diagnosis.groups
         for key in ("shift", "along"):
@@ -231,7 +231,7 @@ class TestShift:
         for key in ("shift", "along"):  # parts of a stream are no groups
             assert not layout(replace(made.classification(), stream=alone), key).shapes
 
-    def test_of_the_user_s_model_with_what_the_theory_predicts(self):
+    def test_a_users_model_and_the_theory(self):
         diagnosis = made.model_regression()
         model, found = diagnosis.model, traces(diagnosis, "shift")
         size = np.linalg.norm(model.end - model.after, axis=1)
@@ -264,7 +264,7 @@ class TestGroupsAndTargets:
             traces(made.with_model(diagnosis), "groups")[0].z, 2 * groups.size
         )
 
-    def test_one_target_in_its_own_unit_and_several_in_standard_deviations(self):
+    def test_one_target_and_several(self):
         diagnosis = made.many_groups()
         stream, (points, line) = diagnosis.stream, traces(diagnosis, "targets")
         assert points.x == pytest.approx(stream.in_units(stream.Y)[:, 0])
@@ -315,7 +315,7 @@ class TestConfusion:
         mine = report_charts(made.model_classification())["confusion"]
         assert "a net with a long name" in mine.caption
 
-    def test_none_of_numbers_many_classes_or_predictions_that_are_not_finite(self):
+    def test_when_there_is_no_chart(self):
         many = made.classification(tuple(f"class {k:02d}" for k in range(40)), 120)
         lost = made.classification()
         answers = tuple(
@@ -348,7 +348,7 @@ class TestNotebook:
         drawn = made.progressive().plot()
         assert set(CHARTS) - set(drawn) == {"forgetting", "confusion"}
 
-    def test_names_that_there_are_not_and_numbers_that_are_not_defined(self):
+    def test_missing_names_and_undefined_numbers(self):
         with pytest.raises(InvalidInputError, match=r"no chart 'forgeting'; expected one of forg"):
             made.regression().plot("forgeting")
         with pytest.raises(InvalidInputError, match=r"'forgetting' .* no rows of the whole str"):
@@ -435,7 +435,7 @@ def test_largest_moves():
     assert replace(groups, size=np.eye(3)).largest_moves() == []
 
 
-def test_all_rows_of_a_short_stream_and_a_fair_choice_of_a_long_one():
+def test_rows_of_short_and_long_streams():
     assert rows.drawn_rows(np.zeros(7, int), np.array([3]), 10).tolist() == list(range(7))
     groups = np.arange(100_000) % 2  # evenly spaced rows would be of one group only
     groups[50_000:50_005] = 2
@@ -462,7 +462,7 @@ def test_running_mean_is_the_mean_of_a_window(n):
         assert mean == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
-def test_scales_are_logarithmic_only_if_needed_and_have_few_ticks():
+def test_logarithmic_scales_and_ticks():
     for values in ([1.0, 2.0, 99.0], [0.0, 2.0, 1e6], [np.nan]):
         assert scale(np.array(values)) == {"rangemode": "tozero"}
     assert scale(np.array([1.0, 2.0, 1e6]))["type"] == "log"

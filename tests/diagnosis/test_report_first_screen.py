@@ -65,7 +65,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_it_has_at_most_30_lines_of_80_characters_and_no_words_of_the_theory(name):
+def test_it_is_small_and_without_theory(name):
     found = STREAMS[name]()
     lines = found.summary.splitlines()
     assert len(lines) <= LINES <= 28  # the command adds a line or two
@@ -104,7 +104,7 @@ def test_fewer_lines_if_others_are_printed():
     assert len(as_text(first_screen(found, lines=20)).splitlines()) <= 20
 
 
-def test_the_curve_has_a_block_for_each_twentieth_of_the_time():
+def test_blocks_of_the_curve():
     found = made.regression()
     first, second = curve_in_text(found).splitlines()
     assert first == "Error on the same rows, from when they came to 120 rows later:"
@@ -120,7 +120,7 @@ def test_the_curve_has_a_block_for_each_twentieth_of_the_time():
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_a_terminal_without_blocks_gets_letters_that_it_has(encoding):
+def test_a_terminal_without_blocks(encoding):
     screen = Screen(encoding=encoding)
     shown = as_text(first_screen(made.hostile(), screen), screen)
     assert shown.replace("─", "-").encode(encoding)

@@ -107,7 +107,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_the_same_message_in_python_and_from_the_command(what, monkeypatch, capsys, tmp_path):
+def test_the_same_message_in_python_and_command(what, monkeypatch, capsys, tmp_path):
     table, options, words = SAID[what]
     with pytest.raises(InvalidInputError, match=re.escape(words)):
         rt.diagnose(table, "y", **options)

@@ -23,7 +23,7 @@ from retarget.diagnosis.result import Approximation, Stability
 from support.real_diagnosis import classification, regression, weather
 
 
-def test_the_table_of_shifts_is_in_the_users_units():
+def test_shifts_in_the_users_units():
     diagnosis = regression()
     stream, table = diagnosis.stream, shift_table(diagnosis)
     assert table.columns == [
@@ -71,7 +71,7 @@ def test_rows_have_the_same_number_everywhere():
         assert f"│ {row} │" in shown(diagnosis)
 
 
-def test_corrected_targets_are_in_the_users_units_and_null_where_there_are_none():
+def test_corrected_targets_in_the_users_units():
     diagnosis = regression()
     stream = diagnosis.stream
     table = corrected_table(diagnosis)

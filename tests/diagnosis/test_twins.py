@@ -75,7 +75,7 @@ def test_people_of_whom_new_ones_will_come():
     assert "drift" not in kinds(people)
 
 
-def test_a_batch_model_that_repeats_what_it_has_seen():
+def test_a_batch_model_that_repeats():
     rng = np.random.default_rng(5)
     wave = np.sin(np.arange(900) * 0.9) + 5 * (np.arange(900) > 700)
     found = rt.diagnose(np.arange(900.0)[:, None], wave + 0.1 * rng.normal(size=900), width=1e-4)

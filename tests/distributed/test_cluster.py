@@ -45,7 +45,7 @@ def process_state():
 
 
 @pytest.mark.slow
-def test_local_workers_are_processes_of_one_thread_for_this_machine_and_this_context(capfd):
+def test_local_workers_are_processes_of_one_thread(capfd):
     states, limits = [], set()
 
     def fail():  # an error ends the context, too; a port in use would be a warning
@@ -67,7 +67,7 @@ def test_local_workers_are_processes_of_one_thread_for_this_machine_and_this_con
 
 
 @pytest.mark.slow
-def test_a_local_worker_is_started_anew_however_long_that_takes():
+def test_a_local_worker_is_started_anew():
     """Dask gives up a worker that is not there at one moment, some time after it was lost."""
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}),
@@ -171,7 +171,7 @@ def test_a_scheduler_without_workers():
         require_refused(empty.scheduler_address, "has no workers; start some")
 
 
-def test_a_slow_start_is_waited_for_up_to_our_own_limit(monkeypatch):
+def test_a_slow_start_is_waited_for(monkeypatch):
     """Dask's own gives up after 10 s, with an AssertionError."""
     run = asyncio.run
 

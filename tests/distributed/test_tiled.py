@@ -100,7 +100,7 @@ class Counting(rt.kernels.Kernel):
         return (A[:, 0].square() / 99).exp()
 
 
-def test_only_the_lower_tiles_are_computed_and_only_those_that_are_needed():
+def test_only_needed_lower_tiles_are_computed():
     kernel = Counting()
     K = rd.gram(kernel, np.arange(6.0)[:, None], 2)
     del kernel.met[:]  # one row, for the precision
@@ -157,7 +157,7 @@ def test_every_function_equals_the_one_in_memory(name, problem, gamma, panel, da
     assert_same(got, expected, 1e-10 * max(1.0, np.abs(expected).max()))
 
 
-def test_threads_and_a_kernel_computed_in_tiles_whose_inputs_stay_as_they_are():
+def test_threads_and_a_kernel_computed_in_tiles():
     rng = np.random.default_rng(3)
     X, Y = rng.normal(size=(51, 2, 3)), rng.normal(size=(51, 2))
     kernel = rt.RBF(width=1.7)
@@ -256,7 +256,7 @@ def test_starts_schedules_and_options_that_do_not_fit(K):
 # --- numbers that fail say where --------------------------------------------------------------
 
 
-def test_a_kernel_that_is_not_positive_definite_says_from_which_row(K):
+def test_the_row_that_is_not_positive_definite(K):
     K[8, 8] = -3.0  # the first 8 rows have a factor
     with pytest.raises(NotPositiveDefiniteError, match="from row 8 on.*gamma = 0.5;") as caught:
         rd.offline_coefficients(tiled(K), Y, 0.5)

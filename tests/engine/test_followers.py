@@ -16,7 +16,7 @@ def stream_of(stream):
     return SampleStream.of_matrix(torch.from_numpy(stream.K), torch.from_numpy(stream.Y))
 
 
-def test_learners_that_follow_together_are_those_of_the_optimizer():
+def test_learners_that_follow_together():
     stream = make_stream(40, 2, seed=3)
     other = rt.SGD(lr=0.03, batch_size=2, reduction="sum")
     online = [Online(DualLearner(learner)) for learner in (MOMENTUM, other)]
@@ -26,7 +26,7 @@ def test_learners_that_follow_together_are_those_of_the_optimizer():
         assert_same(stream.features.T @ follower.learner.coefficients.numpy(), weights)
 
 
-def test_exact_finds_the_targets_that_online_made_these_errors_on():
+def test_exact_finds_the_targets_of_online():
     stream = make_stream(40, 2, seed=4)
     Y = torch.from_numpy(stream.Y)
     online = Online(DualLearner(MOMENTUM), errors=torch.empty_like(Y))
@@ -36,7 +36,7 @@ def test_exact_finds_the_targets_that_online_made_these_errors_on():
     assert_same(exact.targets, stream.Y)
 
 
-def test_without_an_offline_learner_the_targets_are_the_aim():
+def test_without_an_offline_learner_targets_are_the_aim():
     stream = make_stream(30, 1, seed=5)
     Y = torch.from_numpy(stream.Y)
     iterative = Iterative(DualLearner(MOMENTUM), None, 0.3, parts="online")
@@ -46,7 +46,7 @@ def test_without_an_offline_learner_the_targets_are_the_aim():
     assert_same(iterative.targets, expected)
 
 
-def test_a_follower_that_fails_learns_no_more_and_the_others_go_on():
+def test_a_failed_follower_stops_alone():
     taught = []
 
     class Failing(Online):

@@ -30,7 +30,7 @@ def test_weights_and_errors_are_those_of_the_optimizer(problem):
 
 
 @given(problem=problems(), gamma=gammas)
-def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
+def test_recursive_ridge_is_the_cholesky_factor(problem, gamma):
     stream, _ = problem
     L = cholesky(gamma * np.eye(len(stream)) + stream.K)
     beta = solve(L, stream.Y)
@@ -43,7 +43,7 @@ def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
         assert_same(new.beta, beta[rows], 1e-8)
 
 
-def test_normal_equations_without_a_factor_say_which_gamma_would_do():
+def test_the_gamma_that_would_do():
     stream = make_stream(5, 1, seed=0)
     Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
     ridge = RecursiveRidge(1e-9)

@@ -29,7 +29,7 @@ def random_stream(d, n, seed):
     decay=st.sampled_from([0.0, 0.1, 2.0]), batch=st.sampled_from([1, 4, 16]),
     reduction=st.sampled_from(["sum", "mean"]),
 )  # fmt: skip
-def test_at_nine_tenths_of_the_offered_rate_nothing_blows_up(
+def test_rates_below_the_offered_one_are_stable(
     d, seed, momentum, nesterov, decay, batch, reduction
 ):
     _, K, Y = random_stream(d, 300, seed)
@@ -78,7 +78,7 @@ def watched(learner):
 
 
 @pytest.mark.parametrize("name", watched(rt.SGD(lr=1.0)))
-def test_a_learner_that_blows_up_without_overflow_is_a_warning(name):
+def test_growth_without_overflow_is_a_warning(name):
     _, K, Y = random_stream(5, 300, seed=1)
     with pytest.warns(DivergenceWarning, match=r"lr = 3\.2; below 2 it would be stable"):
         watched(BLOWING_UP)[name](K, Y)
@@ -87,7 +87,7 @@ def test_a_learner_that_blows_up_without_overflow_is_a_warning(name):
         watched(rt.SGD(lr=1.8))[name](K, Y)
 
 
-def test_corrected_targets_that_no_longer_do_what_they_say_are_announced():
+def test_corrected_targets_that_fail_are_announced():
     """Theorem 4.1 holds until rounding has grown to the size of the result; then there is a word.
 
     The learner's errors on these targets are small by design: it is the probe that tells.
@@ -127,7 +127,7 @@ def test_the_word_comes_once_whatever_the_portions(tmp_path):
         _ = exact.corrected_targets
 
 
-def test_a_probe_that_overflows_is_a_warning_and_not_a_failure(tmp_path):
+def test_a_probe_that_overflows_is_a_warning(tmp_path):
     """The targets are zero, and so are the errors on them, but not for long."""
     K, learner, Y = 1e12 * make_stream(100, 1, seed=0).K, rt.SGD(lr=1.0), np.zeros(100)
     Y[-1] = 1.0
@@ -141,7 +141,7 @@ def test_a_probe_that_overflows_is_a_warning_and_not_a_failure(tmp_path):
     np.testing.assert_array_equal(again.coefficients, tracker.coefficients)
 
 
-def test_the_sample_whose_error_overflows_counts_for_the_stable_rate():
+def test_the_overflowing_sample_counts_for_the_stable_rate():
     K = np.array([[1.0, 1e30], [1e30, 1e61]])
     with pytest.raises(DivergedError) as told:
         rt.online_coefficients(K, np.array([1e300, 0.0]), rt.SGD(0.5))
@@ -149,7 +149,7 @@ def test_the_sample_whose_error_overflows_counts_for_the_stable_rate():
     assert told.value.largest_stable_lr < 1e-60
 
 
-def test_a_kernel_of_zeros_is_stable_at_any_rate():
+def test_zeros_are_stable_at_any_rate():
     assert largest_stable_lr(lambda rows: torch.zeros(1, 1), rt.SGD(lr=1.0), 1) == np.inf
     np.testing.assert_array_equal(
         rt.prequential_errors(np.zeros((3, 3)), np.ones(3), rt.SGD(lr=1e9)), np.ones(3)
@@ -169,7 +169,7 @@ def test_with_momentum_the_limit_is_what_separates(nesterov):
 
 
 @pytest.mark.parametrize("numbers", [random_probes, random_signs])
-def test_random_numbers_are_the_same_however_a_stream_is_split(numbers):
+def test_random_numbers_however_a_stream_is_split(numbers):
     n = 2 * CHUNK + 30
     whole, start = numbers(0, torch.empty(n, 1, dtype=torch.float64)), 0
     for rows in (20, CHUNK - 30, 20, CHUNK, n - 2 * CHUNK - 10):  # some reach into the next chunk

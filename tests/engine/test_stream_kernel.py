@@ -16,7 +16,7 @@ from support.problems import assert_same, gammas, make_stream, panel_sizes, pane
 
 @settings(max_examples=30)
 @given(problem=problems(), gamma=gammas, panel=panel_sizes)
-def test_offline_density_blocks_and_leave_one_out_are_the_formulas(problem, gamma, panel):
+def test_density_blocks_and_leave_one_out(problem, gamma, panel):
     stream, learner = problem
     n, b, grid = len(stream), learner.batch_size, np.array([gamma, 3 * gamma])
     A = solve(gamma * np.eye(n) + stream.K, stream.Y)
@@ -78,7 +78,7 @@ def test_offline_learners_of_the_rows_before_several_moments(problem, gamma, pan
                 assert_same(made, stream.K_query[:, rows] @ A, 1e-8)
 
 
-def test_leave_one_out_of_a_long_stream_is_of_some_of_its_rows(monkeypatch):
+def test_leave_one_out_of_a_long_stream(monkeypatch):
     monkeypatch.setattr(stream_kernel, "DENSE_LEAVE_ONE_OUT_ROWS", 7)
     monkeypatch.setattr(stream_kernel, "FEATURE_LEAVE_ONE_OUT_ROWS", 5)
     stream = make_stream(13, 2, seed=4)
@@ -102,7 +102,7 @@ def test_leave_one_out_of_a_long_stream_is_of_some_of_its_rows(monkeypatch):
     problem=problems(), gamma=gammas, panel=panel_sizes, count=st.integers(1, 4),
     seed=st.integers(0, 99),
 )  # fmt: skip
-def test_own_part_and_later_parts_make_up_the_shift(problem, gamma, panel, count, seed):
+def test_own_and_later_parts_make_the_shift(problem, gamma, panel, count, seed):
     stream, learner = problem
     n, c, b = len(stream), stream.Y.shape[1], learner.batch_size
     member = np.random.default_rng(seed).integers(count, size=n)

@@ -92,7 +92,7 @@ def make_data(n=60, seed=0):
     ["rbf", polynomial, SklearnKernel("poly", degree=2)],
     ids=["a name", "a function", "scikit-learn's"],
 )
-def test_clones_and_pickles_predict_the_same_and_go_on_alike(kernel, correction):
+def test_clones_and_pickles_go_on_alike(kernel, correction):
     X, y, _ = make_data()
     options = {"kernel": kernel, "correction": correction, "block_size": 8}
     options |= {"batch_size": 4, "reduction": "sum"}

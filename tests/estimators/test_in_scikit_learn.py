@@ -102,7 +102,7 @@ def test_what_classifiers_are_put_into(estimator):
     assert many.score(X, both) > 0.7
 
 
-def test_in_bags_of_few_rows_the_ridge_must_be_given():
+def test_few_rows_in_bags_need_a_ridge():
     """Copies of a row predict each other, so that cross-validation finds that no ridge is best."""
     new = np.random.default_rng(1).normal(size=(1000, 4))
     labels = (np.sin(new[:, 0]) + new[:, 1] > 0).astype(int) + (new[:, 2] > 1)
@@ -125,7 +125,7 @@ def test_boosting_needs_weights():
         ensemble.AdaBoostClassifier(CLASSIFIERS[1], n_estimators=3).fit(X, LABELS)
 
 
-def test_weights_are_routed_to_fit_partial_fit_and_the_score():
+def test_weights_are_routed():
     weights = rng.uniform(0.1, 3, size=80)
     with sklearn.config_context(enable_metadata_routing=True):
         ridge = rt.StreamingRidgeRegressor(gamma=0.7).set_fit_request(sample_weight=True)

@@ -47,7 +47,7 @@ def make_data(n=43, d=3, outputs=None, seed=0):
 
 @pytest.mark.parametrize("outputs", [None, 2])
 @pytest.mark.parametrize("options", LEARNERS, ids=str)
-def test_every_correction_is_kernel_sgd_on_its_targets_step_by_step(options, outputs):
+def test_corrections_are_kernel_sgd_on_their_targets(options, outputs):
     X, Y, queries = make_data(outputs=outputs)
     learner, kernel = rt.SGD(**options), rt.RBF(1.1)
     blocks = {"block_size": 2 * learner.batch_size, "ridge": 0.0 if outputs else 0.3}
@@ -96,7 +96,7 @@ def test_exactly_corrected_is_kernel_ridge(ours, theirs, gamma, outputs):
     assert_same(model.effective_targets(), Y + 5)
 
 
-def test_an_open_block_size_is_the_least_multiple_of_the_batch_from_64_on():
+def test_the_block_size_that_is_chosen():
     X, Y, _ = make_data(n=150)
     options = {
         "width": 1.0,
@@ -110,7 +110,7 @@ def test_an_open_block_size_is_the_least_multiple_of_the_batch_from_64_on():
     np.testing.assert_array_equal(default.targets_, named.targets_)
 
 
-def test_an_open_width_is_the_median_distance_and_a_rate_for_it_fits_single_samples(monkeypatch):
+def test_the_width_and_the_rate_for_it(monkeypatch):
     X, Y, _ = make_data()
     X[1] = X[0]  # samples that are the same have no say
     distances = np.linalg.norm(X[:, None] - X[None], axis=2)[np.triu_indices(len(X), 1)]
@@ -136,7 +136,7 @@ def test_an_open_width_is_the_median_distance_and_a_rate_for_it_fits_single_samp
     ],
     ids=str,
 )
-def test_an_automatic_rate_is_half_of_the_largest_stable_one(options, monkeypatch):
+def test_an_automatic_rate_is_half_the_stable_one(options, monkeypatch):
     monkeypatch.setitem(rt.arrays.PANEL_ROWS, "cpu", 11)  # several panels
     X, Y, _ = make_data()
     learner = rt.SGD(lr=1.0, **options)
@@ -158,7 +158,7 @@ def test_samples_of_zeros_are_no_error():
     np.testing.assert_array_equal(model.predict(np.ones((2, 2))), 0.0)
 
 
-def test_precision_is_that_of_the_inputs_and_many_queries_are_answered_in_parts(monkeypatch):
+def test_precision_of_inputs_and_many_queries(monkeypatch):
     X, Y, queries = make_data()
     model = rt.OnlineKernelRegressor(width=1.0).fit(X, Y)
     exact = model.predict(queries)
@@ -227,7 +227,7 @@ def test_exactly_corrected_it_is_logistic_regression(classes, gamma):
     assert_same(model.effective_targets(), np.eye(classes)[y], 1e-9)
 
 
-def test_of_two_classes_the_probabilities_are_the_logistic_function_of_the_decision():
+def test_two_classes_have_logistic_probabilities():
     X, y = problem(2)
     model = rt.OnlineKernelClassifier(loss=CE, correction="iterative", block_size=20).fit(X, y)
     second = expit(model.decision_function(X))
@@ -243,7 +243,7 @@ def test_the_automatic_rate_knows_the_loss():
     assert rt.OnlineKernelRegressor(width=1.0, loss=CE).fit(X, p).lr_ == pytest.approx(4.0)
 
 
-def test_a_regressor_predicts_the_probabilities_that_it_was_taught():
+def test_a_regressor_predicts_taught_probabilities():
     X, _ = problem(2)
     p = expit(X[:, 0])
     model = rt.OnlineKernelRegressor("linear", loss=CE, gamma=1e-6, correction="exact").fit(X, p)

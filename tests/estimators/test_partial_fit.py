@@ -64,7 +64,7 @@ def test_portions_are_learned_as_the_whole_all_along(
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_a_portion_that_is_interrupted_at_its_very_end_changes_nothing(correction, monkeypatch):
+def test_a_late_interrupt_changes_nothing(correction, monkeypatch):
     stream = make_stream(24, 2, 5)
     models = [
         rt.OnlineKernelRegressor(lr=0.2, gamma=0.5, correction=correction).partial_fit(
@@ -86,7 +86,7 @@ def test_a_portion_that_is_interrupted_at_its_very_end_changes_nothing(correctio
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit(correction):
+def test_partial_fit_goes_on_and_fit_begins_anew(correction):
     stream = make_stream(30, 2, seed=4)
     X, Y, queries = stream.features, stream.Y, stream.queries
     options = {"lr": 0.3, "block_size": 9, "correction": correction} | batches(3)
@@ -129,7 +129,7 @@ def make_labels(n=50, names=("red", "green", "blue"), seed=0):
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("names", [("red", "green", "blue"), (7, 3), (True, False)])
-def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
+def test_a_classifier_regresses_one_hot_targets(names, correction):
     X, labels = make_labels(names=names)
     classes = sorted(names)
     one_hot = np.array([[label == name for name in classes] for label in labels], dtype=float)
@@ -148,7 +148,7 @@ def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
 
 @pytest.mark.parametrize(("loss", "tolerance"), [("squared", 1e-10), ("cross-entropy", 1e-9)])
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_a_class_may_be_missing_in_the_first_portion(correction, loss, tolerance):
+def test_a_class_missing_in_the_first_portion(correction, loss, tolerance):
     X, labels = make_labels()  # class by class: "red" alone in the first ten
     assert set(labels[:10]) == {"red"}
     options = {"width": 2.0, "lr": 0.5, "block_size": 8, "correction": correction, "loss": loss}
@@ -220,7 +220,7 @@ def test_options_are_checked_in_fit(message):
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_a_portion_that_cannot_be_learned_leaves_the_stream_as_it_was(correction):
+def test_a_failed_portion_changes_nothing(correction):
     stream = make_stream(40, 1, seed=0)
     X, Y = stream.features, stream.Y
     options = {"lr": 0.2, "correction": correction, "block_size": 4, "gamma": 0.5}

@@ -275,7 +275,7 @@ def test_the_learner_inside_may_change_too(make):
 
 
 @both
-def test_threads_learn_one_after_the_other_and_predict_from_one_state(make):
+def test_threads_learn_in_turn(make):
     X, y, queries = made(80)
     model = make().fit(X[:8], y[:8])
     states = [make().fit(X[:n], y[:n]) for n in range(8, 81, 8)]

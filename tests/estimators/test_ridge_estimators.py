@@ -77,7 +77,7 @@ def test_partial_fit_is_fit_in_any_order(data, weighted, gamma):
     assert_same(model.predict(queries), whole.predict(queries), 1e-8)
 
 
-def test_a_weight_of_two_is_the_sample_twice_and_none_is_none():
+def test_weights_two_and_zero():
     X, Y, queries, _ = made()
     weights = np.random.default_rng(0).integers(0, 4, size=50)
     assert (weights == 0).any()
@@ -88,7 +88,7 @@ def test_a_weight_of_two_is_the_sample_twice_and_none_is_none():
         assert_same(found.predict(queries), twice.predict(queries), 1e-9)
 
 
-def test_random_features_have_scikit_learns_width_and_the_given_seed():
+def test_random_features_of_scikit_learns_width():
     X, Y, queries, _ = made()
     model = Regressor("rbf", 0.5, features=1000, fit_intercept=False).fit(X[:5], Y[:5])
     peer = KernelRidge(alpha=0.5, kernel="rbf").fit(X[:5], Y[:5])
@@ -122,7 +122,7 @@ def test_features_are_those_of_streaming_ridge(kernel):
     assert model.learner_.samples == 50
 
 
-def test_fit_begins_anew_parameters_wait_for_it_and_learners_can_be_merged():
+def test_fit_begins_anew_and_learners_merge():
     X, Y, queries, _ = made()
     whole = Regressor(gamma=0.3).fit(X, Y).predict(queries)
     model = Regressor(gamma=0.3).fit(X, Y).fit(X[:30], Y[:30])
@@ -258,7 +258,7 @@ def test_options_are_checked_in_fit(options, error, match):
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("estimator", [rt.StreamingRidgeRegressor, rt.StreamingRidgeClassifier])
-def test_sparse_samples_are_learned_as_dense_ones_a_few_at_a_time(estimator, kernel, monkeypatch):
+def test_sparse_samples_are_learned_as_dense_ones(estimator, kernel, monkeypatch):
     rng = np.random.default_rng(3)
     values = rng.integers(0, 9, size=(83, 3))
     X = OneHotEncoder().fit_transform(values)

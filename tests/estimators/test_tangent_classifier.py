@@ -59,7 +59,7 @@ def test_check_estimator():
     assert len(results) > 50
 
 
-def test_labels_of_several_kinds_one_class_after_the_other():
+def test_labels_of_several_kinds():
     X, labels = made()
     model = classifier()
     for label in LABELS[::-1]:
@@ -117,7 +117,7 @@ def test_labels_that_cannot_name_a_class(labels, error, match):
     assert model.classes_.tolist() == [1, 2, 3, 4]
 
 
-def test_the_features_are_tangents_and_random_features_of_the_outputs():
+def test_features_are_tangents_and_random_ones():
     X, labels = made()
     model = classifier(features=80).fit(X, labels)
     phi = model.learner_._map(X)
@@ -152,7 +152,7 @@ def test_outputs_alone_need_no_trainable_parameter():
     assert not any(each.requires_grad for each in frozen.parameters())
 
 
-def test_as_many_classes_as_the_network_has_outputs_start_from_zero():
+def test_classes_start_from_zero():
     """Its outputs are not the outputs of these classes."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(36, 5)), np.arange(36) % 6
@@ -232,7 +232,7 @@ def test_raw_texts_in_batches_of_similar_length(dtype):
     assert model.predict([]).shape == (0,)
 
 
-def test_a_transform_of_one_image_and_functions_that_fail():
+def test_a_transform_and_functions_that_fail():
     X, labels = made()
     images = [np.asarray(row) for row in X]
 

@@ -185,7 +185,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting['seen']} samples")
-def test_its_picture_is_what_the_python_beside_it_computes(functions, setting):
+def test_its_picture_is_what_python_computes(functions, setting):
     whole = f"{{ ...OPENING, ...{setting!r} }}"
     picture, code = functions.evaluate(f"[pictureOf({whole}), pythonOf({whole})]")
     names = {}
@@ -223,7 +223,7 @@ def test_its_picture_is_what_the_python_beside_it_computes(functions, setting):
         same(terms["offline"], names["offline_move"])
 
 
-def test_shuffling_again_gives_another_order_and_left_to_right_is_sorted(functions):
+def test_orders_of_the_page(functions):
     orders = [
         functions.evaluate(f"streamOf({{ ...OPENING, order: 'shuffled', seed: {seed} }})")
         for seed in range(20)
@@ -234,7 +234,7 @@ def test_shuffling_again_gives_another_order_and_left_to_right_is_sorted(functio
     assert by_x == np.argsort(X, kind="stable").tolist()
 
 
-def test_points_curves_and_targets_are_drawn_where_they_belong(page):
+def test_points_and_targets_are_drawn_in_place(page):
     drawing, learner = Drawing(page), rt.SGD(0.5)
     near(drawing.points(), [X, Y])
     near(drawing.effective(), [X, effective_targets()])
@@ -256,7 +256,7 @@ def test_points_curves_and_targets_are_drawn_where_they_belong(page):
 
 
 @pytest.mark.slow
-def test_points_are_dragged_typed_added_removed_and_moved_by_keys_and_all_is_reset(page):
+def test_points_are_moved_in_every_way(page):
     code, before, (x, y) = page.text_content("#code"), drawn(page, "online"), first_point(page)
     page.mouse.move(x, y)
     page.mouse.down()
@@ -310,7 +310,7 @@ def test_stepping_through_the_stream(page):
 
 
 @pytest.mark.slow
-def test_sliders_and_orders_change_the_setting_and_the_python_is_copied(page):
+def test_sliders_change_the_setting(page):
     enter(page, "#lr", "0.25")
     assert float(page.input_value("#lr-number")) == pytest.approx(0.01 * 400**0.25, rel=0.01)
     page.select_option("#order", "shuffled")
@@ -331,7 +331,7 @@ def test_sliders_and_orders_change_the_setting_and_the_python_is_copied(page):
     assert names["gamma"] == pytest.approx(0.001 * 1e5**0.8, rel=0.01)
 
 
-def test_a_diverging_rate_and_a_singular_block_are_explained_and_can_be_left(page):
+def test_divergence_and_singular_blocks_are_explained(page):
     assert "stable up to the rate 2." in page.inner_text("#stable")
     assert page.locator("#notice").is_hidden()
     enter(page, "#lr-number", "300")
@@ -353,7 +353,7 @@ def test_a_diverging_rate_and_a_singular_block_are_explained_and_can_be_left(pag
 
 
 @pytest.mark.slow
-def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(page):
+def test_terms_of_the_newest_block_are_shown(page):
     path, times = page.locator("#plot path.mark.iterative"), "\N{MULTIPLICATION SIGN} "
     assert path.get_attribute("d") == ""
     assert page.locator("#terms").is_hidden()
@@ -377,7 +377,7 @@ def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(p
     assert page.locator("#terms").is_hidden()
 
 
-def test_own_points_are_pasted_and_what_is_no_number_is_named(page):
+def test_own_points_are_pasted(page):
     when, heat = 1.7e9 + 1e5 * np.arange(12), 1000 + 5 * np.sin(np.arange(12))
     page.click("#own summary")
     playwright.expect(page.locator("#points-text")).not_to_have_value("")  # when it has opened
@@ -405,7 +405,7 @@ def test_own_points_are_pasted_and_what_is_no_number_is_named(page):
 
 
 @pytest.mark.slow
-def test_on_a_phone_it_fits_and_a_finger_drags_a_point(visit):
+def test_it_fits_a_phone(visit):
     page = visit(width=390, height=844, has_touch=True, color_scheme="dark")
     x, y = first_point(page)
     touch = page.context.new_cdp_session(page)
@@ -427,14 +427,14 @@ def test_on_a_phone_it_fits_and_a_finger_drags_a_point(visit):
     assert np.mean([float(part) for part in re.findall(r"\d+", background)]) < 60
 
 
-def test_in_the_frame_of_a_phone_no_number_is_cut(visit):
+def test_no_number_is_cut_on_a_phone(visit):
     page = visit(width=349, height=844)  # what the site's front page leaves it, 390 pixels wide
     table, card = (page.locator(part).bounding_box() for part in ("#legend", "#reading"))
     assert table["x"] + table["width"] <= card["x"] + card["width"]
     assert page.evaluate("document.documentElement.scrollWidth") == 349
 
 
-def test_everything_that_can_be_used_has_a_name_and_the_table_is_in_sight(visit):
+def test_everything_has_a_name_and_is_in_sight(visit):
     page = visit(width=1400, height=900)
     table, words = (page.locator(part).bounding_box() for part in ("#legend", "header p"))
     assert table["y"] + table["height"] <= 900
@@ -447,7 +447,7 @@ def test_everything_that_can_be_used_has_a_name_and_the_table_is_in_sight(visit)
     assert page.evaluate(unnamed) == []
 
 
-def test_in_a_page_with_a_title_of_its_own_it_leaves_its_title_out(visit, browser, tmp_path):
+def test_the_title_is_left_out_in_a_page(visit, browser, tmp_path):
     around = tmp_path / "around.html"
     around.write_text(f"<iframe src='{PAGE.as_uri()}' width=900 height=700></iframe>")
     page = browser.new_page()

@@ -44,7 +44,7 @@ def feed(thing, X, Y):
 
 @pytest.mark.parametrize("place", ["X", "Y"])
 @pytest.mark.parametrize("kind", STREAMING)
-def test_a_stream_goes_on_as_if_the_bad_portions_had_not_been(kind, place):
+def test_bad_portions_leave_no_trace(kind, place):
     X, Y = stream()
     one, other = STREAMING[kind](), STREAMING[kind]()
     parts = [slice(0, 8), slice(8, 16), slice(16, 24)] if kind == "network" else PARTS

@@ -32,7 +32,7 @@ def as_json(path):
         temporary.write_text(json.dumps(X.tolist()))
 
 
-def test_the_old_file_stays_and_the_error_names_it(small_disk, diagnosis):
+def test_the_old_file_stays(small_disk, diagnosis):
     corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(0.1), gamma=1.0, block_size=10)
     corrector.correct(X, Y)
     path = small_disk / "file.out"

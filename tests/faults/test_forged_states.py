@@ -124,7 +124,7 @@ def forge(values, tensors, dice):
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_a_forged_state_is_an_error_of_ours_or_works(name, tmp_path):
+def test_forged_states(name, tmp_path):
     path, forged = tmp_path / "state", tmp_path / "forged"
     make, go_on, *to_load = OBJECTS[name]
     made = make()

@@ -25,7 +25,7 @@ ROUNDS = 200 if "RETARGET_CORRUPTIONS" in os.environ else 12
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path, environment):
+def test_a_killed_writer_leaves_a_whole_file(tmp_path, environment):
     command = [sys.executable, __file__, str(tmp_path), str(ROUNDS)]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, check=False

@@ -71,7 +71,7 @@ def result(out):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_ends_with_the_same_bits(folder, tmp_path, environment):
+def test_killed_runs_end_with_the_same_bits(folder, tmp_path, environment):
     whole = [RETARGET, *arguments(folder, tmp_path / "whole", "--jobs", "0")]
     subprocess.run(whole, check=True, env=environment, capture_output=True)
     kills, rng, out = 0, random.Random(7), tmp_path / "killed"
@@ -108,7 +108,7 @@ def kill(running, everything):
     running.wait()
 
 
-def test_a_full_disk_is_an_error_and_keeps_what_was_there(folder, small_disk, command):
+def test_a_full_disk_keeps_what_was_there(folder, small_disk, command):
     code, shown = command(*arguments(folder, small_disk / "results", "--jobs", "0"))
     assert code in (1, 2)
     assert "Traceback" not in shown

@@ -25,7 +25,7 @@ HOSTILE = [
 UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 
 
-def test_a_formula_stays_as_it_is_in_what_is_written(command, monkeypatch, tmp_path):
+def test_formulas_are_written_as_they_are(command, monkeypatch, tmp_path):
     """A table of data is not for a spreadsheet to run, and is not changed: see SECURITY.md."""
     monkeypatch.chdir(tmp_path)
     table = pl.DataFrame(
@@ -40,7 +40,7 @@ def test_a_formula_stays_as_it_is_in_what_is_written(command, monkeypatch, tmp_p
     assert pl.read_csv("out.csv")["group"].to_list() == table["who"].to_list()
 
 
-def test_an_error_that_quotes_a_name_is_one_line(command, monkeypatch, tmp_path):
+def test_an_error_with_a_name_is_one_line(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in HOSTILE:
         pl.DataFrame({name: [1.0, 2.0], "b": [1.0, 2.0]}).write_csv("t.csv")

@@ -165,7 +165,7 @@ POSSIBLE |= {
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("thing", OBJECTS)
-def test_a_network_without_a_kernel_is_an_error_that_says_why(thing, network):
+def test_a_network_without_a_kernel(thing, network):
     make, message = NETWORKS[network]
     if (thing, network) in POSSIBLE:
         OBJECTS[thing](make())
@@ -273,7 +273,7 @@ def test_the_advice_for_wrapped_modules_helps():
 
 
 @pytest.mark.parametrize("thing", OBJECTS)
-def test_a_network_that_works_in_place_leaves_the_samples_alone(thing):
+def test_a_network_that_works_in_place(thing):
     """The caller's array shares its memory with the tensor that the network gets."""
     before = X.copy()
     OBJECTS[thing](nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)).double())
@@ -384,7 +384,7 @@ def test_a_second_set_of_samples_of_another_type():
     assert kernel(X, whole.astype(float)).shape == (8, 4)
 
 
-def test_outputs_so_large_that_nothing_is_left_of_the_targets():
+def test_outputs_that_drown_the_targets():
     module = nn.Linear(3, 2).double()
     nn.init.constant_(module.bias, 1e95)
     with pytest.raises(InvalidInputError, match="Y minus the network's own outputs range from -"):
@@ -396,7 +396,7 @@ class TheirsError(Exception):
 
 
 @pytest.mark.parametrize("thing", OBJECTS)
-def test_what_the_users_own_code_raises_is_passed_on(thing):
+def test_errors_of_users_code_pass(thing):
     """docs/core.md: every other error is ours, as all tests above say."""
 
     def refuse(x, weight):
@@ -413,6 +413,6 @@ def fails_alone(x, weight):
     return (x @ weight)[torch.arange(len(x))] * weight.norm() * torch.ones(1, 2).double()
 
 
-def test_a_module_that_does_not_take_a_single_sample():
+def test_a_module_that_takes_no_single_sample():
     with pytest.raises(InvalidInputError, match="does not take samples .*expected several samples"):
         rt.EmpiricalNTK(Own(REAL, fails_alone))(X)

@@ -120,7 +120,7 @@ def test_what_is_no_file_is_refused(kinds, suffix):
             READERS[suffix](path)
 
 
-def test_data_that_are_no_files_in_folders_that_are_none(kinds):
+def test_data_that_are_no_files(kinds):
     for kind in KINDS:
         with pytest.raises((MissingDataError, OSError), match="not found|too long"):
             load_mnist(kinds / kind)

@@ -99,7 +99,7 @@ def test_optimizers_that_the_learner_describes(what):
 
 
 @pytest.mark.parametrize("trains", [replace(MOMENTUM, weight_decay=0.1), adam], ids=["SGD", "Adam"])
-def test_a_learner_like_the_one_in_the_message_is_right(trains):
+def test_a_learner_as_the_message_advises(trains):
     preconditioned = trains is adam
     wrong = replace(LEARNER, lr=0.3)
     with pytest.raises(InvalidInputError) as caught:
@@ -108,7 +108,7 @@ def test_a_learner_like_the_one_in_the_message_is_right(trains):
     agreement.require_optimizer(*pair(trains, eval(f"rt.{advice}"), preconditioned))
 
 
-def test_parameters_outside_can_be_frozen_or_the_corrector_made_from_all():
+def test_parameters_outside_of_the_network():
     whole = nn.Sequential(network(), nn.Linear(2, 2).double())
     corrector = make(whole[0])
     with pytest.raises(InvalidInputError, match="2 parameters outside"):
@@ -257,7 +257,7 @@ def test_what_is_not_refused():
         check()
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_the_arguments_that_would_do():
+def test_everything_wrong_is_said_at_once():
     problems = agreement.Problems("Trainer")
     problems.refuse()
     problems.add(False, "a", a=1)
@@ -277,7 +277,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_the_arguments_that_would_
     assert lines[2:] == ["For a correct run, set Trainer(b=None, c='d')"]
 
 
-def test_a_corrector_is_made_from_the_network_the_learner_and_an_optimizer_that_it_needs():
+def test_what_a_corrector_is_made_from():
     maker = partial(rt.NetworkCorrector, gamma=2.0, block_size=12)  # as the messages advise
     assert made(maker).learner == LEARNER
     for optimizer in (adam, two_rates):
@@ -285,7 +285,7 @@ def test_a_corrector_is_made_from_the_network_the_learner_and_an_optimizer_that_
 
 
 @pytest.mark.parametrize("trains", [LEARNER, SCHEDULE], ids=["one rate", "schedule"])
-def test_targets_of_a_task_are_the_correctors_for_the_steps_so_far(trains):
+def test_targets_of_a_task_so_far(trains):
     learner = replace(LEARNER, lr=[0.01, 0.008, 0.005]) if trains is SCHEDULE else LEARNER
     optimizer, corrector = pair(LEARNER, learner)
     noisy = corrector.module.insert(2, nn.Dropout(0.5))
@@ -310,7 +310,7 @@ def test_a_schedule_needs_full_mini_batches():
         agreement.corrected(corrector, optimizer, X[10:], Y[10:])
 
 
-def test_a_new_adam_learns_the_true_targets_of_the_first_task_and_corrected_ones_afterwards():
+def test_a_new_adam_and_its_first_task():
     optimizer, corrector = pair(adam, LEARNER, True, gamma=1e3)
     first = agreement.corrected(corrector, optimizer, X[:12], Y[:12])
     assert torch.equal(first, Y[:12])
@@ -334,7 +334,7 @@ def test_half_of_the_squared_error_and_its_gradient(targets, reduction, divisor)
     assert agreement.HalfSquaredError()(F[:, :1], F[:, 0] + 3).item() == 4.5  # single numbers
 
 
-def test_true_targets_are_one_hot_rows_of_classes_and_numbers_as_they_are():
+def test_true_targets_of_classes_and_numbers():
     assert torch.equal(agreement.real_targets(LABELS.int(), 2), HOT.double())
     assert torch.equal(agreement.real_targets(F, 7), F)
     assert torch.equal(agreement.real_targets(F[:, 0], 7), F[:, :1])
@@ -346,7 +346,7 @@ def test_true_targets_are_one_hot_rows_of_classes_and_numbers_as_they_are():
     assert torch.equal(agreement.true_targets(module, X, Y), Y.float())
 
 
-def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evaluation():
+def test_a_block_of_the_closed_loop():
     samples, targets, found, corrector = second_block(8)
     assert found == agreement.Shift().add(targets[:4], Y[4:8]).numbers(corrector)
     twin = closed_loop(network(), corrector.learner, block_size=8, replay=8)
@@ -363,7 +363,7 @@ def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evalua
     assert noisy.training
 
 
-def test_the_shift_is_the_root_of_the_mean_square_of_all_portions():
+def test_the_shift_of_all_portions():
     corrector = pair()[1]
     assert agreement.Shift().numbers(corrector) == {"shift": 0.0, "largest_target": 0.0}
     Z = corrector.correct(X[:12], Y[:12])

@@ -181,7 +181,7 @@ LIKE_BY_HAND = {
 
 
 @pytest.mark.parametrize("what", LIKE_BY_HAND)
-def test_weights_are_those_of_a_plain_loop_on_corrected_targets(classes, what):
+def test_weights_are_those_of_a_plain_loop(classes, what):
     learner, make, others = LIKE_BY_HAND[what]
     model = network()
     given = {"optimizer": sgd(model, learner), "criterion": SquaredError(learner.reduction)}
@@ -195,9 +195,7 @@ def test_weights_are_those_of_a_plain_loop_on_corrected_targets(classes, what):
 @pytest.mark.parametrize(
     ("loading", "epochs"), [({"num_workers": 2}, 1), ({"drop_last": True}, 1), ({}, 2)]
 )
-def test_shuffled_experiences_are_corrected_in_the_order_drawn_and_again_in_each_epoch(
-    classes, loading, epochs
-):
+def test_shuffled_experiences_in_every_epoch(classes, loading, epochs):
     make = partial(corrector, refresh="epoch")
     recorder, streams, n = Recorder(), [], 24 if "drop_last" in loading else 26
     plugins = [recorder, TargetCorrectionPlugin(make)]
@@ -231,7 +229,7 @@ def test_real_targets_without_any_label(regression, make):
     assert "Loss_Epoch/train_phase/train_stream" in found
 
 
-def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(classes):
+def test_what_metrics_and_loggers_see(classes):
     text, recorder, model = io.StringIO(), Recorder(), nn.Sequential(nn.Dropout(0.2), *network())
     plugin = TargetCorrectionPlugin(corrector)
     watched = evaluator(accuracy_metrics(epoch=True), loggers=[TextLogger(text)])
@@ -253,7 +251,7 @@ def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(cl
     assert model.training
 
 
-def test_loggers_see_what_was_tried_and_whether_anything_was_corrected(classes):
+def test_loggers_see_what_was_tried(classes):
     text = io.StringIO()
     plugin = TargetCorrectionPlugin(rt.NetworkCorrector)
     watched = evaluator(accuracy_metrics(epoch=True), loggers=[TextLogger(text)])
@@ -269,7 +267,7 @@ def test_loggers_see_what_was_tried_and_whether_anything_was_corrected(classes):
 
 
 @pytest.mark.parametrize("make", [corrector, closed_loop])
-def test_what_was_pickled_goes_on_as_if_nothing_had_happened(classes, make):
+def test_pickled_strategies_go_on(classes, make):
     # Avalanche's save_checkpoint pickles the whole strategy in this way. It is not called here, as
     # dill cannot pickle an optimizer of this version of torch, with or without our plugin.
     plugin = TargetCorrectionPlugin(make)
@@ -359,7 +357,7 @@ def test_penalties_of_other_plugins_are_found(classes, what):
         strategy.train(classes.train_stream[number], shuffle=False)
 
 
-def test_adam_and_a_schedule_are_described_as_the_messages_advise(classes):
+def test_adam_and_a_schedule_as_advised(classes):
     make = partial(corrector, gamma=1e3, ridge=1e3)
     model, twin = network(), network()
     adam, same = (torch.optim.Adam(each.parameters(), 0.001) for each in (model, twin))
@@ -392,7 +390,7 @@ def test_adam_and_a_schedule_are_described_as_the_messages_advise(classes):
     assert_same(model, twin, start=network())
 
 
-def test_growing_outputs_and_gdumb_are_named_as_the_reason(classes):
+def test_growing_outputs_and_gdumb_are_refused(classes):
     growing = nn.Sequential(network(7), IncrementalClassifier(7).double()).double()
     with pytest.raises(InvalidInputError, match="contains IncrementalClassifier, whose outputs grow"):
         plugged(growing).train(classes.train_stream[0])
@@ -420,7 +418,7 @@ def test_everything_that_is_wrong_is_said_at_once(classes):
             assert re.search(reason, str(caught.value))
 
 
-def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):
+def test_torchvision_is_left_alone(tmp_path):
     """In torchvision 0.29 the import works, and loading its library by hand aborts the process."""
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text("works = True")
@@ -436,7 +434,8 @@ def test_torchvision_is_imported_first_and_its_library_is_left_alone(tmp_path):
 
 
 def tangents(model, views=None):
-    return rt.TangentLearner(model, "auto", 64, views=views)
+    """A learner whose ridge is given: one that is chosen from 26 samples may be tiny."""
+    return rt.TangentLearner(model, 0.01, 64, views=views)
 
 
 def tangent(model, *plugins, **options):
@@ -488,7 +487,7 @@ def test_one_process_full_precision_and_no_task_labels(classes, strategy, tmp_pa
 
 
 @pytest.mark.parametrize("first_epochs", [0, 2])
-def test_tangent_is_a_first_session_and_a_learner_of_everything(classes, first_epochs):
+def test_tangent_is_a_session_and_a_learner(classes, first_epochs):
     model, twin = network(), network()
     watched = evaluator(accuracy_metrics(stream=True, epoch=True), loss_metrics(stream=True))
     strategy = tangent(model, first_epochs=first_epochs, evaluator=watched)
@@ -508,7 +507,7 @@ def test_tangent_is_a_first_session_and_a_learner_of_everything(classes, first_e
         by_hand.learn(X, Y)
         found = strategy.eval(classes.test_stream)
         predicted = by_hand.predict(test)
-        assert (strategy.learner.predict(test) - predicted).abs().max() < 1e-9
+        assert (strategy.learner.predict(test) - predicted).abs().max() < 1e-10
         accuracy = (predicted.argmax(1) == labels).double().mean().item()
         stream = "eval_phase/test_stream/Task000"
         assert found[f"Top1_Acc_Stream/{stream}"] == pytest.approx(accuracy, abs=1e-12)
@@ -550,7 +549,7 @@ class Stopper(SupervisedPlugin):
         strategy.stop_training()
 
 
-def test_tangent_learns_the_first_experience_when_its_session_is_stopped(classes):
+def test_tangent_after_a_stopped_session(classes):
     strategy = tangent(network(), Stopper(), first_epochs=5)
     strategy.train(classes.train_stream[0])
     assert (strategy.clock.train_iterations, strategy.learner.samples) == (2 * 7, 26)

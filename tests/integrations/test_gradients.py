@@ -103,7 +103,7 @@ def test_a_true_match_is_silent_and_changes_nothing(what):
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-def test_noise_and_buffers_are_those_of_training_without_it(precision, monkeypatch):
+def test_noise_and_buffers_as_without_it(precision, monkeypatch):
     monkeypatch.setattr("test_gradients.X", X.to(precision))
     monkeypatch.setattr("test_gradients.Y", Y.to(precision))
     found = []
@@ -140,7 +140,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_whatever_changes_the_gradients_is_found_before_the_step(what):
+def test_changed_gradients_are_found_before_the_step(what):
     options, message = FOUND[what]
     if "penalty" in options and isinstance(options["penalty"], Penalty):
         options["penalty"].start = None

@@ -191,7 +191,7 @@ def test_resumed_from_a_checkpoint_of_the_second_task(tmp_path, schedule, saved,
     assert_same(again.model, expected.model)
 
 
-def test_what_is_logged_and_that_evaluation_is_on_true_labels(tmp_path):
+def test_what_is_logged_and_evaluated(tmp_path):
     trainer = by_trainer(tmp_path, bert(), TASKS[:1])
     (first,) = trainer_logs(trainer)
     X, Y = tensors(TASKS[0])
@@ -210,7 +210,7 @@ def test_what_is_logged_and_that_evaluation_is_on_true_labels(tmp_path):
     assert second["linearization_error"] == trainer.corrector.linearization_error > 0
 
 
-def test_the_log_says_what_was_tried_and_whether_anything_was_corrected(tmp_path):
+def test_the_log_says_what_was_tried(tmp_path):
     trainer = by_trainer(tmp_path, bert(), TASKS[:1], corrector=rt.NetworkCorrector)
     (first,) = trainer_logs(trainer)
     plain, *others = trainer.corrector.trials
@@ -277,7 +277,7 @@ def test_what_is_refused_before_anything_is_trained(tmp_path, what):
         assert_same(model, bert(), tolerance=0)
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_the_arguments_that_would_do(tmp_path):
+def test_everything_wrong_is_said_at_once(tmp_path):
     wrong = {
         "train_sampling_strategy": "random", "max_grad_norm": 1.0, "bf16": True,
         "lr_scheduler_type": "linear", "warmup_steps": 2, "weight_decay": 0.1, "optim": "adafactor",
@@ -323,7 +323,7 @@ def test_several_devices_are_refused(tmp_path, monkeypatch, name):
         by_trainer(tmp_path, bert())
 
 
-def test_a_scheduler_or_a_shuffling_loader_from_elsewhere_is_refused(tmp_path, monkeypatch):
+def test_schedulers_and_loaders_from_elsewhere(tmp_path, monkeypatch):
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)

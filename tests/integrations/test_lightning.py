@@ -219,7 +219,7 @@ def in_halves(rows):
     return {"left": x[:, :2], "y": y, "right": x[:, 2:]}
 
 
-def test_a_function_makes_the_corrector_from_the_module_and_the_learner():
+def test_a_function_makes_the_corrector():
     """As the message advises: functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)."""
     callback = TargetCorrectionCallback(partial(rt.NetworkCorrector, **OPTIONS))
     assert_learned(fitted(Small(), callback))
@@ -231,7 +231,7 @@ def test_a_function_makes_the_corrector_from_the_module_and_the_learner():
     assert callback.corrector.learner == LEARNER
 
 
-def test_a_scheduler_and_adam_are_described_as_the_messages_advise():
+def test_a_scheduler_and_adam_as_advised():
     def decaying(module, learner):  # make the corrector from SGD(lr=[...])
         return make(module, replace(learner, lr=DECAYING.lr))
 
@@ -277,7 +277,7 @@ class KeepsOne(MakesNew):
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop"])
-def test_a_new_optimizer_in_the_second_task_and_the_two_lines_that_keep_one(monkeypatch, kind):
+def test_one_optimizer_for_two_tasks(monkeypatch, kind):
     monkeypatch.setattr(MakesNew, "kind", getattr(torch.optim, kind))
     factory = partial(rt.NetworkCorrector, gamma=1e3, block_size=12, ridge=1e3)
     made = rf"self.optimizer = torch.optim.{kind}\(self.parameters\(\), ...\)"
@@ -308,7 +308,7 @@ def test_penalties_that_start_at_zero_are_found(penalty, options):
     assert not module.optimizer._optimizer_step_pre_hooks
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_the_advice_is_enough():
+def test_everything_wrong_is_said_at_once():
     module, wrong = Small(), {"max_epochs": 3, "gradient_clip_val": 0.5, "precision": "bf16-mixed"}
     with pytest.raises(InvalidInputError, match="^4 things .*\n- precision is 'bf16-mixed'") as e:
         trainer(correction(module), **wrong).fit(module, loader(X, Y, shuffle=True))
@@ -322,7 +322,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_the_advice_is_enough():
     assert_learned(module.network, trained(streams=tasks()[:1]))
 
 
-def test_the_module_itself_as_the_network_with_several_inputs():
+def test_the_module_itself_as_the_network():
     assert_learned(
         fitted(Halves(), TargetCorrectionCallback(make, targets="y"), collate_fn=in_halves)
     )
@@ -338,7 +338,7 @@ def test_random_numbers_are_those_of_training_without_it():
     assert torch.equal(*states)
 
 
-def test_modes_and_buffers_are_changed_by_training_alone_and_dropout_is_off_while_correcting():
+def test_modes_and_buffers_while_correcting():
     module = Small()
     module.network.insert(1, nn.Dropout(0.3))
     module.network.insert(1, nn.BatchNorm1d(300, affine=False).double())
@@ -348,7 +348,7 @@ def test_modes_and_buffers_are_changed_by_training_alone_and_dropout_is_off_whil
     assert [part.training for part in module.network] == [False, True, True, True, True]
 
 
-def test_what_is_logged_by_one_trainer_for_all_tasks(tmp_path):
+def test_what_one_trainer_logs_for_all_tasks(tmp_path):
     module = Small()
     callback, metrics = correction(module), []
     fit = trainer(callback, logger=CSVLogger(tmp_path))
@@ -368,7 +368,7 @@ def test_what_is_logged_by_one_trainer_for_all_tasks(tmp_path):
     assert "retarget/linearization_error" in written.splitlines()[0]
 
 
-def test_the_log_says_what_was_tried_and_whether_anything_was_corrected():
+def test_the_log_says_what_was_tried():
     module = Small()
     callback = TargetCorrectionCallback(rt.NetworkCorrector)
     fit = trainer(callback)
@@ -412,7 +412,7 @@ class Unlucky(Small):
         return super().training_step(batch, batch_idx)
 
 
-def test_a_fit_that_broke_off_is_not_gone_on_from(tmp_path):
+def test_a_broken_fit_does_not_go_on(tmp_path):
     module = Unlucky()
     callback, module.path = correction(module), tmp_path / "middle.ckpt"
     step = module.training_step = module.training_step  # of this object
@@ -513,7 +513,7 @@ def test_what_is_refused(what):
         assert_same(module.network, network(), tolerance=0)
 
 
-def test_what_makes_no_corrector_and_several_devices_are_refused():
+def test_bad_correctors_and_several_devices():
     with pytest.raises(InvalidTypeError, match="corrector is 3; expected a function"):
         TargetCorrectionCallback(3)
     with pytest.raises(InvalidTypeError, match="corrector made a dict"):

@@ -85,7 +85,7 @@ RIDGE_OR_CORRECTION = [
 
 
 @pytest.mark.parametrize("model", RIDGE_OR_CORRECTION)
-def test_copies_go_on_by_themselves_and_memory_is_bounded(model):
+def test_copies_and_bounded_memory(model):
     _, Y, samples = stream(n=200)
     model = learn_all(model.clone(), samples[:50], Y[:50])
     model.predict_one(samples[0])  # weights are kept from then on
@@ -110,7 +110,7 @@ def test_copies_go_on_by_themselves_and_memory_is_bounded(model):
         (dict.fromkeys("abcdefghi", 1.0), 1.0, InvalidInputError, "9 features; expected at most 8"),
     ],
 )
-def test_what_cannot_be_learned_is_refused_and_changes_nothing(model, x, y, error, message):
+def test_refused_samples_change_nothing(model, x, y, error, message):
     model = model.clone()
     model.learn_one({"a": 1.0}, 2.0)
     before = pickle.dumps(model)
@@ -120,7 +120,7 @@ def test_what_cannot_be_learned_is_refused_and_changes_nothing(model, x, y, erro
 
 
 class TestStreamingRidge:
-    def test_it_is_ridge_regression_on_all_samples_with_zeros_for_features_that_are_missing(self):
+    def test_ridge_with_zeros_for_missing_features(self):
         X, Y, samples = come_and_go()
         model = learn_all(StreamingRidgeRegressor(gamma=0.7), samples, Y)
         wide = np.hstack([X, np.full((len(X), 1), math.sqrt(LEVEL))])
@@ -175,7 +175,7 @@ class TestStreamingRidge:
 
 
 class TestStreamingRidgeClassifier:
-    def test_it_is_regression_on_one_hot_targets_for_classes_that_come_later(self):
+    def test_one_hot_targets_for_later_classes(self):
         _, Y, samples = stream()
         labels = np.where(Y > 2.5, "high", "low").astype(object)
         labels[40:50] = None  # any label that can be hashed
@@ -192,7 +192,7 @@ class TestStreamingRidgeClassifier:
             expected = dict(zip(known, nearest, strict=True))
             assert model.predict_proba_one(x) == pytest.approx(expected, abs=1e-9)
 
-    def test_topics_one_after_another_are_learned_as_well_as_mixed(self):
+    def test_topics_in_order_or_mixed(self):
         """River's own models, and a discount, answer with the last topic."""
         random = np.random.default_rng(0)
         topics = np.repeat(np.arange(10), 60)
@@ -225,7 +225,7 @@ class TestStreamingRidgeClassifier:
         for row, x in zip(found, samples, strict=True):
             assert row == pytest.approx(one.predict_proba_one(x), abs=1e-8)
 
-    def test_no_classes_before_learning_and_none_by_a_refused_sample(self):
+    def test_no_classes_before_learning(self):
         assert StreamingRidgeClassifier().predict_proba_one({"a": 1.0}) == {}
         assert StreamingRidgeClassifier().predict_one({"a": 1.0}) is None
         model = learn_all(StreamingRidgeClassifier(), [{"a": 1.0}, {"a": 2.0}], ["one", "two"])
@@ -242,9 +242,7 @@ class TestTargetCorrection:
     @pytest.mark.parametrize("memory", [None, 9])
     @pytest.mark.parametrize("block_size", [5, 7, 60])
     @pytest.mark.parametrize("intercept_lr", [0.0, 0.03])
-    def test_the_weights_at_the_end_are_the_offline_solution(
-        self, intercept_lr, block_size, memory
-    ):
+    def test_the_end_is_the_offline_solution(self, intercept_lr, block_size, memory):
         """For blocks of at least as many samples as there are weights."""
         X, Y, samples = stream()
         plain = Linear(optim.SGD(0.02), intercept_lr=intercept_lr)
@@ -262,7 +260,7 @@ class TestTargetCorrection:
             assert model._wrapped_model.intercept == pytest.approx(W[4] * scale, abs=1e-8)
         assert plain.weights == {}  # the caller's own has not learned
 
-    def test_the_targets_are_those_of_the_whole_stream_with_zeros_for_missing_features(self):
+    def test_targets_with_zeros_for_missing_features(self):
         X, Y, samples = come_and_go()
         model = learn_all(corrected(block_size=10), samples, Y)
         Phi = np.hstack([X, np.full((len(X), 1), math.sqrt(0.03 / 0.02))])
@@ -289,7 +287,7 @@ class TestTargetCorrection:
         model.flush()  # nothing waits
         assert pickle.dumps(model) == after
 
-    def test_a_model_that_has_learned_is_where_learning_starts(self):
+    def test_learning_starts_from_a_learned_model(self):
         X, Y, samples = stream()
         started = Linear(optim.SGD(0.02), intercept_lr=0.0, intercept_init=1.5)
         learn_all(started, samples[:10], Y[:10] ** 2)
@@ -310,7 +308,7 @@ class TestTargetCorrection:
         expected = by_hand.predict_one(scaler.transform_one(samples[0]))
         assert piped.predict_one(samples[0]) == expected
 
-    def test_a_block_that_cannot_be_corrected_is_not_learned(self, monkeypatch):
+    def test_an_uncorrectable_block_is_not_learned(self, monkeypatch):
         model = corrected(block_size=2)
         model.learn_one({"a": 1.0}, 1.0)
         with monkeypatch.context() as patch:
@@ -342,7 +340,7 @@ class TestTargetCorrection:
         with pytest.raises(InvalidTypeError, match="learn_one got w; expected x and y alone"):
             corrected().learn_one({"a": 1.0}, 1.0, w=2.0)
 
-    def test_a_corrector_that_is_ready_makes_an_approximate_correction(self):
+    def test_a_ready_corrector_is_approximate(self):
         """Of a model with a penalty that decays its weights a little: nearer than uncorrected."""
         X, Y, samples = stream()
         order = np.argsort(Y)  # a stream that is hard to learn online

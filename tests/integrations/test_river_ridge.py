@@ -37,7 +37,7 @@ def learn_all(learner, Phi, Y):
 
 
 @pytest.mark.parametrize(("discount", "gamma"), [(1.0, 0.03), (0.99, 2.0), (0.6, 0.03)])
-def test_each_prediction_is_that_of_the_offline_learner_with_the_drifting_kernel(discount, gamma):
+def test_predictions_with_the_drifting_kernel(discount, gamma):
     Phi, Y = stream(60, 4, seed=1)
     predicted = learn_all(SequentialRidge(gamma, discount), Phi, Y)
     t = np.arange(1, len(Phi) + 1)  # the module's formula, typed literally
@@ -52,7 +52,7 @@ LENGTHS = [1_500, pytest.param(100_000, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_without_drift_the_weights_are_those_of_the_sums_however_long_the_stream(length):
+def test_weights_without_drift(length):
     Phi, Y = stream(length, 12, seed=2)
     learner = SequentialRidge(0.3, 1.0)
     learn_all(learner, Phi, Y)
@@ -69,7 +69,7 @@ def test_without_drift_the_weights_are_those_of_the_sums_however_long_the_stream
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_with_drift_nothing_of_the_distant_past_is_left(length):
+def test_drift_forgets_the_distant_past(length):
     """Also no rounding errors: the last 1,000 samples, started from scratch, say the same."""
     Phi, Y = stream(length, 12, seed=3)
     long, short = SequentialRidge(0.3, 0.9), SequentialRidge(0.3, 0.9)
@@ -88,7 +88,7 @@ def test_nothing_is_forgotten_unless_a_discount_is_given():
     np.testing.assert_allclose(there.predict(Phi), back.predict(Phi), rtol=1e-8, atol=1e-8)
 
 
-def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
+def test_no_variance_is_negative():
     """Unscaled features (dates, populations) cost digits; they must not blow anything up."""
     random = np.random.default_rng(5)
     covariance, w = DriftingWeights(4, 1.0, 1.0), np.zeros(4)
@@ -102,7 +102,7 @@ def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
     assert abs(phi @ w - phi[3] - 2.0) < 0.2
 
 
-def test_blas_has_one_thread_and_gets_its_own_back():
+def test_blas_has_one_thread():
     def threads():
         return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
 
@@ -152,7 +152,7 @@ def test_a_sample_that_is_interrupted_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("options", [{}, {"gamma": 3.0, "discount": 0.8}])
 @pytest.mark.parametrize("size", [1, 7, 64, 200])
-def test_many_at_once_are_the_same_as_one_by_one(options, size, monkeypatch):
+def test_many_at_once_are_one_by_one(options, size, monkeypatch):
     """Features and outputs come later here too."""
     Phi, Y = stream(200)
     Phi[:70, 3:], Y[:70, 2], Y[100:] = 0, 0, -Y[100:]
@@ -170,7 +170,7 @@ def test_many_at_once_are_the_same_as_one_by_one(options, size, monkeypatch):
     np.testing.assert_allclose(mine, other, rtol=1e-8, atol=1e-8)
 
 
-def test_many_at_once_are_taken_one_by_one_where_that_keeps_more_digits():
+def test_where_one_by_one_keeps_more_digits():
     Phi, Y = stream(60)  # one block
     one, many = SequentialRidge(1e-5, 1.0), SequentialRidge(1e-5, 1.0)
     learn_all(one, 1e4 * Phi, Y)
@@ -199,7 +199,7 @@ def test_many_at_once_that_are_interrupted_change_nothing(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer sends signals")
-def test_interrupts_at_any_moment_find_the_learner_before_or_after_a_sample():
+def test_interrupts_between_samples():
     """The signals are real: a timer of the system interrupts the call at random moments."""
     if sys.gettrace() is not None:
         pytest.skip("coverage has a lock of its own, which an interrupt can leave locked")
@@ -254,7 +254,7 @@ def test_impossible_choices_are_refused(make, error, message):
         make()
 
 
-def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
+def test_random_features_whatever_the_order_of_names():
     random = np.random.default_rng(1)
     names = [f"column {i}" for i in range(6)]
     X = random.normal(size=(30, 6))
@@ -291,7 +291,7 @@ def test_a_new_name_changes_nothing_that_was_there():
         (dict.fromkeys("abc", 1.0), InvalidInputError, "one of 3 features; expected at most 2"),
     ],
 )
-def test_samples_that_have_no_features_are_refused_and_change_nothing(sample, error, message):
+def test_samples_without_features_are_refused(sample, error, message):
     features = NamedFeatures(most=2)
     with pytest.raises(error, match=message):
         features.meet(sample)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import ntk, plan, terms
+from retarget.kernels.empirical import assembly, plan, terms
 from retarget.kernels.empirical.terms import split, split_product
 from support.networks import Network, parameter
 from support.oracles.empirical_ntk import close, forms, gradients, products
@@ -195,7 +195,7 @@ def mlp():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_agrees_with_the_definition_and_each_layer_takes_its_form(name):
+def test_every_layer_by_the_definition(name):
     module, X = make(name, n=9)
     A, B, G = X[:5], X[5:], gradients(module, X)
     for outputs, mode in (*((each, "structured") for each in OUTPUTS), ("full", "jacobian")):
@@ -231,7 +231,7 @@ def test_both_forms_of_a_layer_agree(name, monkeypatch):
 
 
 @pytest.mark.parametrize("second", [lambda m, x: x @ m.layer.weight, lambda m, x: m.other(x)])
-def test_ways_to_use_a_weight_that_show_on_some_samples_only(second):
+def test_weights_used_for_some_samples_only(second):
     """A second use of one weight, which opens for positive samples only."""
     torch.manual_seed(0)
     module = Network(
@@ -244,25 +244,26 @@ def test_ways_to_use_a_weight_that_show_on_some_samples_only(second):
     close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
 
 
-def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkeypatch):
+def test_gradients_are_computed_once_a_panel(monkeypatch):
     module, X = make("convolutions", n=12)
     kernel, passed = rt.EmpiricalNTK(module), []
-    factors, prepare = plan.EmpiricalPlan.factors, ntk.Assembly.__init__
+    factors, prepare = plan.EmpiricalPlan.factors, assembly.Assembly.__init__
 
     def counted(plan, x, into):
         passed.append(len(x))
         return factors(plan, x, into)
 
-    def small(assembly, *arguments):
-        prepare(assembly, *arguments)
-        assembly.chunk, assembly.panel = 2, 5
+    def small(made, *arguments):
+        prepare(made, *arguments)
+        made.chunk = 2
+        made.panel = 5
 
     monkeypatch.setattr(plan.EmpiricalPlan, "factors", counted)
     kernel(X)
     assert sum(passed) == 12
     kernel(X, X[:5])
     assert sum(passed) == 12 + 17
-    monkeypatch.setattr(ntk.Assembly, "__init__", small)
+    monkeypatch.setattr(assembly.Assembly, "__init__", small)
     kernel(X)
     assert sum(passed) == 12 + 17 + 12 + 7 + 2
 
@@ -298,7 +299,7 @@ def test_a_million_gradients_add_up_in_single_precision():
     close(single, rt.EmpiricalNTK(module.double())(X.double()), 1e-5)
 
 
-def test_ranges_of_outputs_single_samples_none_and_weights_that_change():
+def test_outputs_samples_and_weights_that_change():
     module, X = make("mlp")
     expected = (oracle_gram(module, X, X, 1) + oracle_gram(module, X, X, 2)) / 2
     for mode in ("structured", "jacobian"):
@@ -346,7 +347,7 @@ def problems(draw):
     return module.double(), X
 
 
-def test_an_amount_of_memory_is_a_number_of_bytes_or_text():
+def test_amounts_of_memory():
     amounts = {"30kB": 30_000, "1.5 MiB": 3 << 19, 4000: 4000, "auto": "auto"}
     assert {each: rt.EmpiricalNTK(mlp(), max_memory=each).max_memory for each in amounts} == amounts
 
@@ -365,7 +366,7 @@ def test_positive_symmetric_and_made_of_blocks(problem, outputs, memory):
     close(K, oracle_gram(module, X, X, outputs))
 
 
-def test_sketches_are_right_on_average_with_an_error_that_falls_as_it_should():
+def test_the_error_of_sketches_falls():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(20, 60), nn.Tanh(), nn.Linear(60, 40), nn.Tanh(),
                            nn.Linear(40, 3)).double()  # fmt: skip
@@ -420,7 +421,7 @@ def test_split_products_are_as_precise_as_float32():
         assert ((K - exact).abs() / size).max() < 1e-6
 
 
-def test_split_terms_make_the_kernel_where_there_are_tensor_cores(monkeypatch):
+def test_split_terms_on_tensor_cores(monkeypatch):
     """The arithmetic of CUDA's tensor cores, in plain float32."""
     module, X = make("convolutions", n=9)
     exact = rt.EmpiricalNTK(module, "full")(X)
@@ -462,7 +463,7 @@ def counting():
 
 
 @pytest.mark.parametrize("name", ["mlp", "convolutions", "evaluated", "parametrized", "counting"])
-def test_module_samples_and_settings_are_left_as_they_were(name):
+def test_everything_is_left_as_it_was(name):
     module, X = make("mlp" if name == "counting" else name)
     module = counting().double() if name == "counting" else module
     expected = oracle_gram(copy.deepcopy(module), X, X)
@@ -577,13 +578,13 @@ def test_parameters_that_are_no_names(params):
         rt.TangentLearner(mlp(), params=params)
 
 
-def test_too_large_a_matrix_is_refused_if_anything_tells_what_is_free(monkeypatch):
+def test_too_large_a_matrix_is_refused(monkeypatch):
     module, X = make("mlp", n=20)
     monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 1000)
     with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
         rt.EmpiricalNTK(module)(X)
     monkeypatch.setattr("retarget.arrays.free_memory", lambda device: None)
-    monkeypatch.setattr("retarget.kernels.empirical.ntk.free_memory", lambda device: None)
+    monkeypatch.setattr("retarget.kernels.empirical.assembly.free_memory", lambda device: None)
     close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
 
 

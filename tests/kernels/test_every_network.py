@@ -8,7 +8,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.empirical import ntk, plan
+from retarget.kernels.empirical import assembly, ntk, plan
 from support.networks import NETWORKS, Doubled, Network, network, parameter
 from support.oracles.empirical_ntk import close, gradients, products
 
@@ -35,30 +35,31 @@ def test_every_network_has_the_kernel_of_its_gradients(name, n):
         close(found, module(X).detach())
 
 
-def in_chunks(chunk, prepare=ntk.Assembly.__init__):
+def in_chunks(chunk, prepare=assembly.Assembly.__init__):
     """An `Assembly` that passes so many samples through the network at a time."""
 
-    def small(assembly, *arguments):
-        prepare(assembly, *arguments)
-        assembly.chunk, assembly.panel = chunk, 5
+    def small(made, *arguments):
+        prepare(made, *arguments)
+        made.chunk = chunk
+        made.panel = 5
 
     return small
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_in_chunks_of_one_and_two_with_and_without_factors(name, monkeypatch):
+def test_chunks_of_one_and_two(name, monkeypatch):
     module, X = network(name, 8)
     G = gradients(module, X)
     weights = {key: torch.rand_like(value) + 0.5 for key, value in module.named_parameters()}
     roots = torch.cat([each.sqrt().flatten() for each in weights.values()])
     for chunk in (1, 3):
-        monkeypatch.setattr(ntk.Assembly, "__init__", in_chunks(chunk))
+        monkeypatch.setattr(assembly.Assembly, "__init__", in_chunks(chunk))
         close(rt.EmpiricalNTK(module)(X), products(G, G))
         close(rt.EmpiricalNTK(module, preconditioner=weights)(X), products(G * roots, G * roots))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_targets_of_every_network_are_those_of_its_kernel(name):
+def test_targets_of_every_network(name):
     module, X = network(name, 8)
     G, Y = gradients(module, X), torch.randn(8, 3, dtype=torch.float64)
     learner = rt.SGD(0.01, batch_size=2, reduction="sum")
@@ -167,7 +168,7 @@ def test_another_way_that_a_later_sample_takes(how, mode):
     close(F @ F.T, products(G, G))
 
 
-def test_a_small_part_that_is_wrong_beside_a_large_one():
+def test_a_small_wrong_part():
     module, X = network("experts, sorted", 8)
     small = module.run
     module.run = lambda m, x: small(m, x) + m.large(100 * x)
@@ -186,7 +187,7 @@ def test_a_layer_at_more_positions_for_later_samples(overhead, monkeypatch):
     module, X = otherwise(None)
     module.run = run
     monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
-    monkeypatch.setattr(ntk.Assembly, "__init__", in_chunks(2))
+    monkeypatch.setattr(assembly.Assembly, "__init__", in_chunks(2))
     G = gradients(module, X)
     close(rt.EmpiricalNTK(module)(X), products(G, G))
 
@@ -197,7 +198,7 @@ def last_otherwise(m, x):
     return y * (1 + (x[:, :1] > 1)) if (x[:, 0] > 1).any() else y
 
 
-def test_a_last_layer_that_is_not_the_last_for_later_samples():
+def test_a_last_layer_that_is_not_last():
     torch.manual_seed(0)
     module = Network(last_otherwise, layer=nn.Linear(5, 4), out=nn.Linear(4, 3)).double()
     X = network("experts, all in use", 8)[1]
@@ -205,7 +206,7 @@ def test_a_last_layer_that_is_not_the_last_for_later_samples():
     close(rt.EmpiricalNTK(module)(X), products(G, G))
 
 
-def test_outputs_that_depend_on_the_size_of_a_batch_are_refused():
+def test_outputs_that_depend_on_the_batch():
     """The plain gradients, of samples alone, would not be those of the outputs."""
     module = Network(
         lambda m, x: torch.cdist(m.a(x), m.prototypes) * (1.0 if len(x) < 4 else 2.0),
@@ -215,7 +216,7 @@ def test_outputs_that_depend_on_the_size_of_a_batch_are_refused():
         rt.EmpiricalNTK(module)(torch.randn(7, 5, dtype=torch.float64))
 
 
-def test_outputs_that_are_others_for_a_single_sample_are_refused():
+def test_outputs_that_differ_for_one_sample():
     """torch.func passes single samples, and computes their gradients many at a time."""
     module = Network(
         lambda m, x: torch.tanh(m.layer(x)) * (1.0 if len(x) > 1 else 2.0), layer=nn.Linear(5, 3)
@@ -225,7 +226,7 @@ def test_outputs_that_are_others_for_a_single_sample_are_refused():
         rt.EmpiricalNTK(module, mode="jacobian")(X)
 
 
-def test_a_module_that_fails_for_later_samples_only_is_explained():
+def test_a_module_that_fails_later():
     table = Network(
         lambda m, x: m.out(m.table(x)[:, 0]), table=nn.Embedding(7, 4), out=nn.Linear(4, 3)
     )

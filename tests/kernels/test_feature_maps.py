@@ -38,7 +38,7 @@ def test_exact_features_have_the_kernel_as_inner_products(kernel, features):
     assert_same(found(X) @ found(X).mT, found.kernel(X), 1e-12)
 
 
-def test_random_features_are_the_gaussian_kernel_with_an_error_that_falls_as_it_should():
+def test_random_features_are_the_gaussian_kernel():
     exact, errors = rt.RBF(2.0)(X), {}
     for m in (64, 256, 1024):
         grams = []
@@ -55,7 +55,7 @@ def test_random_features_are_the_gaussian_kernel_with_an_error_that_falls_as_it_
     assert errors[256] / errors[1024] == pytest.approx(2, rel=0.2)
 
 
-def test_random_features_are_the_same_for_a_seed_and_go_with_the_width():
+def test_random_features_of_a_seed():
     phi = feature_map(rt.RBF(2.0), np.int64(7), 3)  # odd: one more
     assert phi(X).shape == (7, 8)
     assert_same(phi(X), feature_map(rt.RBF(4.0), 7, 3)(2 * X), 1e-12)
@@ -70,7 +70,7 @@ def test_random_features_are_the_same_for_a_seed_and_go_with_the_width():
     assert_same(single, phi(X), 1e-5)
 
 
-def test_a_network_is_copied_and_frozen_in_evaluation_mode():
+def test_a_network_is_copied_and_frozen():
     module = network(nn.Dropout(0.5)).train()
     before = copy.deepcopy(module.state_dict())
     found = feature_map(module)
@@ -90,7 +90,7 @@ def test_a_network_is_copied_and_frozen_in_evaluation_mode():
     assert feature_map(nn.Flatten())(X.astype(np.float32)).dtype == torch.float32
 
 
-def test_a_tangent_kernel_gives_its_sketch_and_does_not_follow_training():
+def test_a_tangent_kernel_gives_its_sketch():
     module = network()
     kernel = rt.EmpiricalNTK(module)
     found = feature_map(kernel, 40, seed=5)

@@ -148,7 +148,7 @@ def test_perfectly_correlated_pixels():
         np.testing.assert_allclose(rt.InfiniteNTK(module, engine=engine)(X), exact, rtol=1e-7)
 
 
-def test_only_the_pairs_that_the_network_needs_are_computed():
+def test_only_needed_pairs_are_computed():
     layers = rt.InfiniteNTK(paper_network())._layers
     first, second = make_plan(layers, (1, 28, 28)).stages[:2]
     # 28 pixels in 14 windows of 2, each meeting itself and its neighbors: (3 * 14 - 2) * 4
@@ -178,9 +178,7 @@ def test_nngp_is_the_covariance_of_random_networks(module):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_symmetric_positive_repeatable_and_the_same_in_blocks_and_threads(
-    monkeypatch, engine, dtype
-):
+def test_symmetric_positive_and_repeatable(monkeypatch, engine, dtype):
     X = images(40, dtype=dtype)
     kernel = rt.InfiniteNTK(paper_network(), engine=engine)
     K, rows = kernel(X), kernel(X[:3], X)
@@ -234,7 +232,7 @@ def test_libraries_types_no_samples_and_progress(monkeypatch, capsys):
     assert "infinite-width kernel" in capsys.readouterr().err
 
 
-def test_vectors_images_widths_nested_layers_and_their_standard_deviations():
+def test_vectors_images_and_nested_layers():
     X = images(4)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
     wide = nn.Sequential(nn.Linear(64, 7, bias=False), nn.ReLU(), nn.Linear(7, 3))
@@ -420,7 +418,7 @@ def test_cuda_repeats_itself_and_finds_equal_samples(name, dtype, monkeypatch):
 
 @pytest.mark.gpu
 @needs_cuda
-def test_cuda_without_memory_for_a_block_takes_plain_torch(monkeypatch):
+def test_cuda_without_memory_takes_plain_torch(monkeypatch):
     X = torch.from_numpy(images(5)).cuda()
     expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
     monkeypatch.setattr("retarget.kernels.infinite.cuda.fits", lambda program, like: False)
@@ -464,7 +462,7 @@ def test_refuses_networks_without_such_a_kernel_and_options(layers, options, mes
         rt.InfiniteNTK(nn.Sequential(*layers), **options)
 
 
-def test_refuses_other_modules_samples_of_the_wrong_shape_and_on_the_wrong_device():
+def test_wrong_modules_samples_and_devices():
     with pytest.raises(InvalidTypeError, match=r"module is a Linear; expected a torch\.nn\.Seq"):
         rt.InfiniteNTK(nn.Linear(1, 1))
     dense = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)))

@@ -45,7 +45,7 @@ def samples():
 
 
 @pytest.mark.parametrize(("kernel", "oracle"), KERNELS.values(), ids=KERNELS.keys())
-def test_equals_the_formula_in_the_callers_library_and_type(kernel, oracle, samples):
+def test_the_formula_in_the_callers_library(kernel, oracle, samples):
     A, B = samples
     needs_gradients = kernel is not KERNELS["callable"][0]
     theirs = [torch.tensor(part, requires_grad=needs_gradients) for part in samples]
@@ -74,7 +74,7 @@ def test_gram_matrices_are_symmetric_to_the_last_bit(seed, n, width):
     assert K.max() <= 1.0
 
 
-def test_one_feature_may_be_flat_images_are_long_vectors_and_far_samples_keep_their_digits(
+def test_flat_features_images_and_far_samples(
     samples,
 ):
     near = rt.RBF(1.3)(*samples)
@@ -100,7 +100,7 @@ def test_precomputed_rows():
     assert isinstance(kernel(torch.tensor([1]), torch.tensor([2])), torch.Tensor)
 
 
-def test_descriptions_survive_and_what_cannot_be_described_says_so(samples):
+def test_descriptions_of_kernels(samples):
     for kernel in (rt.RBF(0.3), rt.Linear(), SklearnKernel("sigmoid", coef0=2.0)):
         again = kernel_from_dict(kernel.to_dict())
         assert repr(again) == repr(kernel)
@@ -165,7 +165,7 @@ def test_a_network_is_no_kernel_but_has_one():
         assert np.isfinite(corrector.correct(X, X[:, :2])).all()
 
 
-def test_consecutive_rows_of_a_precomputed_kernel_are_a_copy():
+def test_rows_of_a_precomputed_kernel():
     K = rt.RBF(1.0)(np.random.default_rng(0).normal(size=(9, 2)))
     kernel = PrecomputedKernel(K)
     for rows, columns in (

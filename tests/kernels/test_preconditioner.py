@@ -122,7 +122,7 @@ def test_it_is_what_the_optimizer_multiplies_gradients_with(name):
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_preconditioned_steps_on_a_linear_model_are_those_of_the_kernel(outputs):
+def test_preconditioned_steps_are_those_of_the_kernel(outputs):
     """Step by step by hand, with AdamW's P held still and its decoupled decay, to 1e-10.
 
     Each output has a kernel of its own; their mean, the default, is exact for one output only.
@@ -180,7 +180,7 @@ def test_the_corrector_keeps_it_current():
         NetworkCorrector(module, learner, 0.5, 1, refresh="never", preconditioner=optimizer)
 
 
-def test_features_of_a_kernel_keep_the_preconditioner_of_then():
+def test_features_keep_their_preconditioner():
     module, X = network()
     optimizer = stepped(OPTIMIZERS["Adam"], module, X)
     kernel = rt.EmpiricalNTK(module, preconditioner=optimizer)
@@ -216,7 +216,7 @@ def test_what_has_no_description_is_refused(make, error, message):
         rt.EmpiricalNTK(module, preconditioner=make(module))(X["x"])
 
 
-def test_a_factor_that_is_a_number_keeps_its_digits():
+def test_a_number_as_a_factor():
     """Not those of torch's default type."""
     module, X = nn.Linear(2, 1, bias=False).double(), np.array([[1.0, 2.0], [3.0, 0.5]])
     kernel = rt.EmpiricalNTK(module, preconditioner={"weight": 0.1})

@@ -193,7 +193,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("how", ODD)
-def test_what_only_looks_like_a_rule_is_right_all_the_same(how):
+def test_what_only_looks_like_a_rule(how):
     torch.manual_seed(3)
     module = Network(
         lambda m, x: m.out(torch.tanh(ODD[how](m, x))),
@@ -205,7 +205,7 @@ def test_what_only_looks_like_a_rule_is_right_all_the_same(how):
     close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
 
 
-def test_positions_looked_up_for_other_shapes_keep_their_own():
+def test_positions_for_other_shapes():
     def run(m, x):
         x = x.transpose(0, 1) + m.places(torch.arange(5))[:, None]
         return m.out(torch.tanh(x).sum(0))
@@ -270,9 +270,7 @@ def packed(kernel, X, name):
 
 
 @pytest.mark.parametrize("read", READ)
-def test_the_kernel_is_that_of_the_jacobian_and_a_sketch_is_the_same_in_every_form(
-    read, monkeypatch
-):
+def test_the_kernel_and_its_sketch(read, monkeypatch):
     module, X = make(read)
     J = jacobian(module, X)
     for outputs in ("mean", "full", 2):
@@ -317,7 +315,7 @@ class Late(Reader):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_positions_that_come_alive_in_samples_that_were_not_tried(weighted):
+def test_positions_that_come_alive_later(weighted):
     torch.manual_seed(2)
     module, X = Late(None).double().eval(), make("mean", n=12)[1]
     X["input_ids"][:, 0] = 3

@@ -251,7 +251,7 @@ def kernel_of(module):
         (lab.Led(gamma=1.0).options, lab.Led(gamma=2.0).options),
     ],
 )
-def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):
+def test_options_have_no_underscore(one, other, tmp_path):
     options = {"members": 1, "checkpoint": tmp_path / "run", "sizes": (2,), "epochs": 1}
     for _ in range(2):
         train(lambda: (Options(one), []), **options)
@@ -271,7 +271,7 @@ def test_files_that_are_no_checkpoints(interrupted, tmp_path):
         train(METHODS["plain"], interrupted)
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_made_again(interrupted):
+def test_a_damaged_checkpoint_is_made_again(interrupted):
     damaged = interrupted.read_bytes()[:-1] + b"a"
     interrupted.write_bytes(damaged)
     with pytest.warns(DamagedFileWarning) as caught:
@@ -296,7 +296,7 @@ def test_a_run_that_diverges_does_so_again(tmp_path):
     assert read_state(tmp_path / "run")[0]["state"]["seen"] == 4
 
 
-def test_a_method_that_does_not_say_what_it_keeps_is_refused(tmp_path):
+def test_a_method_must_say_what_it_keeps(tmp_path):
     class Counting(lab.ER):
         def on_batch_end(self, run, batch):
             super().on_batch_end(run, batch)

@@ -67,7 +67,7 @@ def test_it_stops_at_the_first_bad_step(rates, sizes, interval, monkeypatch):
 
 
 @pytest.mark.parametrize(("size", "evaluate_every"), [(2, None), (20, 2)])
-def test_a_last_step_that_overflows_is_found_without_a_loss(size, evaluate_every):
+def test_a_last_step_that_overflows(size, evaluate_every):
     """One step throws the weights so far that the outputs overflow; no loss follows it."""
     message = "the network of member 1 is not finite after step 0 of epoch 0 of task 0"
     learners = [rt.SGD(lr, 2, reduction="sum") for lr in (0.1, 1e200, 1e250)]
@@ -89,7 +89,7 @@ class AtTaskEnd(lab.Method):
                 values[self.members] *= factor
 
 
-def test_infinite_weights_behind_a_relu_do_not_go_on():
+def test_infinite_weights_behind_a_relu():
     """All hidden units at minus infinity: the outputs are 0, and every loss is finite."""
     network = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     with torch.no_grad():

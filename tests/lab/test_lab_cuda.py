@@ -101,7 +101,7 @@ def test_the_fisher_information_of_the_papers_network():
 
 
 @pytest.mark.parametrize("record", [True, False])
-def test_a_run_that_diverges_names_the_first_bad_step(record):
+def test_the_first_bad_step_is_named(record):
     given, networks = stream(0, sizes=(1300,)), [mlp(m) for m in range(2)]
 
     class Late(lab.Method):
@@ -145,7 +145,7 @@ class Littering(lab.Method):
         return batch.targets
 
 
-def test_old_graphs_do_not_spoil_a_recording_when_they_are_collected():
+def test_old_graphs_do_not_spoil_a_recording():
     given = stream(0, sizes=(220, 222))
     method = Littering([])
     for litter in (0, 5):  # at first the libraries set themselves up
@@ -155,7 +155,7 @@ def test_old_graphs_do_not_spoil_a_recording_when_they_are_collected():
     assert method.recordings == 8  # two tasks of two epochs, twice
 
 
-def test_a_method_that_looks_at_values_is_not_recorded():
+def test_methods_that_read_values_are_not_recorded():
     seen = []
 
     class Looking(lab.Method):
@@ -192,7 +192,7 @@ def test_an_interrupted_run_goes_on(method, tmp_path, monkeypatch):
     assert_same(again.loss[1:], history.loss[1:], 1e-10)
 
 
-def test_what_a_network_draws_on_the_device_goes_on(tmp_path, monkeypatch):
+def test_random_numbers_on_the_device_go_on(tmp_path, monkeypatch):
     def train(checkpoint):
         torch.manual_seed(0)
         layers = nn.Linear(5, 9), nn.Dropout(0.4), nn.ReLU(), nn.Linear(9, 3)

@@ -41,7 +41,7 @@ def right(answers, problem):
 
 @pytest.mark.parametrize("epochs", [0, 1, 3])
 @pytest.mark.parametrize("make", [mlp, lambda seed: conv_net(seed)])
-def test_tangent_is_a_tangent_learner_after_the_first_session(make, epochs):
+def test_tangent_after_the_first_session(make, epochs):
     shape = (5,) if make is mlp else (2, 4, 4)
     problem = stream(sizes=(13, 10, 9), shape=shape, test=40)
     network = make(3)
@@ -62,7 +62,7 @@ def test_tangent_is_a_tangent_learner_after_the_first_session(make, epochs):
 
 
 @pytest.mark.parametrize(("random_features", "views"), [(0, [None]), (30, [None, doubled])])
-def test_last_layer_is_ridge_regression_on_what_the_last_layer_sees(random_features, views):
+def test_last_layer_is_ridge_regression(random_features, views):
     problem, network = stream(test=40), mlp(1)
     method = lab.LastLayer(0.2, random_features, first_epochs=2, views=views)
     history = lab.train(copy.deepcopy(network), problem, LEARNER, method)
@@ -118,7 +118,7 @@ def test_what_a_method_keeps_in_bytes():
         assert history.kept_bytes == expected, method.name
 
 
-def test_a_network_without_a_linear_layer_has_no_last_one():
+def test_a_network_without_a_linear_layer():
     network = nn.Sequential(nn.Conv1d(5, 3, 1), nn.Flatten()).double()
     problem = lab.TaskStream.from_tasks(
         *[[(torch.randn(6, 5, 1).double(), torch.arange(6) % 3)]] * 2, 3

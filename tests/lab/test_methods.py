@@ -80,7 +80,7 @@ def test_a_method_equals_its_plain_loop(method, learner):
         ("corrected", "one at a time", (11, 6, 9)),
     ],
 )
-def test_corrected_equals_equation_16_on_the_kernel_by_its_definition(method, learner, sizes):
+def test_corrected_equals_equation_16(method, learner, sizes):
     compare(CORRECTED[method], mlp(2), stream(4, sizes=sizes), LEARNERS[learner], 2, True, 3)
 
 
@@ -180,7 +180,7 @@ def test_members_at_once_equal_one_by_one(method, pools):
 
 
 @pytest.mark.parametrize("method", ["EWC", "DER++", "never", "tangent", "led"])
-def test_nothing_of_an_earlier_run_is_left_in_a_method(method):
+def test_nothing_is_left_of_an_earlier_run(method):
     used, first, second = MEMBERS[method]()[0], mlp(1), mlp(1)
     given, learner = stream(2, sizes=(6, 5)), LEARNERS["mean"]
     lab.train(mlp(8), stream(5, sizes=(4, 5)), learner, used)
@@ -198,7 +198,7 @@ def test_nothing_of_an_earlier_run_is_left_in_a_method(method):
         (1, 1, 1, 2),
     ],
 )
-def test_a_convolution_as_a_matrix_product_is_the_same(stride, padding, dilation, groups):
+def test_a_convolution_as_a_matrix_product(stride, padding, dilation, groups):
     options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     torch.manual_seed(0)
     for kernel in ((3, 2), (4, 3), (1, 1)):
@@ -210,7 +210,7 @@ def test_a_convolution_as_a_matrix_product_is_the_same(stride, padding, dilation
                 assert_same(conv2d(*given, **options), expected, 1e-13)
 
 
-def test_its_gradients_are_the_same_and_under_vmap_too():
+def test_its_gradients_and_vmap():
     torch.manual_seed(0)
     sizes = (3, 4, 7, 6), (3, 6, 4, 3, 2), (6,)
     x, weights, bias = (torch.randn(size, dtype=torch.float64) for size in sizes)

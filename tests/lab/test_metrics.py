@@ -46,7 +46,7 @@ def test_what_is_no_matrix_of_several_tasks():
             measure([[0.5]])
 
 
-def test_the_matrix_of_a_history_is_of_the_tasks_ends():
+def test_the_matrix_of_a_history():
     task = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3])
     by_task = np.arange(9 * 2 * 3).reshape(9, 2, 3) / 100
     accuracy = by_task.mean(2)

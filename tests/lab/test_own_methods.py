@@ -116,7 +116,7 @@ def _is_ours(kind):
     return inside and kind is not Method and not kind.__name__.startswith("_")
 
 
-def test_a_name_of_ones_own_works_once_its_module_is_imported():
+def test_a_name_works_once_it_is_imported():
     class Renamed(Clipped, name="clipped, for this test"):
         pass
 
@@ -131,7 +131,7 @@ def test_a_name_of_ones_own_works_once_its_module_is_imported():
         recipes.cache_clear()
 
 
-def test_parameters_of_the_run_and_options_reach_the_constructor():
+def test_parameters_and_options_reach_the_constructor():
     (method,) = methods_of([run(method=f"{OWN}:FromTheRun", options={"factor": 3.0})])
     assert isinstance(method, FromTheRun)
     assert (method.capacity, method.factor) == (6, 3.0)
@@ -154,12 +154,12 @@ def test_parameters_of_the_run_and_options_reach_the_constructor():
         ({"method": "er", "options": {"capacity": 0}}, "capacity is 0"),
     ],
 )
-def test_a_method_that_cannot_be_made_is_refused_with_the_file(changes, message):
+def test_a_refused_method_and_the_file(changes, message):
     with pytest.raises((ValidationError, InvalidInputError), match=message):
         run(**changes)
 
 
-def test_runs_of_ones_own_method_are_computed_again_after_an_edit(tmp_path, monkeypatch):
+def test_edited_methods_are_computed_again(tmp_path, monkeypatch):
     source = "from retarget.lab import Method\nclass Mine(Method):\n    '''{}'''\n"
     file = tmp_path / "a_method_of_mine.py"
     file.write_text(source.format("first"))

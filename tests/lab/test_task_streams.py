@@ -49,7 +49,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("per_class", [None, 4])
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_sample_is_in_its_task_under_its_label(name, per_class):
+def test_every_sample_is_in_its_task(name, per_class):
     make, counts = STREAMS[name]
     stream = make(data(), 3, per_class)
     assert (stream.classes, stream.tasks) == (2 if name == "pairs" else 10, len(counts))

@@ -67,7 +67,7 @@ class Doubled(oracle.Plain):
         return sum(w.sum() for w in self.loop.weights)
 
 
-def test_the_hooks_of_ones_own_method_are_called_in_order_and_what_they_return_is_used():
+def test_the_hooks_of_an_own_method():
     diary, network, expected = Diary(), mlp(1), mlp(1)
     given, learner = stream(0, sizes=(5, 2)), LEARNERS["momentum"]
     lab.train(network, given, learner, diary, epochs=2)
@@ -275,7 +275,7 @@ def mirrored(inputs):
     return inputs.flip(-1)
 
 
-def test_a_sample_is_shown_in_a_random_view_in_every_pass():
+def test_random_views_in_every_pass():
     """Against a plain loop with the same draws: one for each sample of each pass."""
     problem, learner = stream(), LEARNERS["mean"]
     network, twin = mlp(0), mlp(0)

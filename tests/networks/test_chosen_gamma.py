@@ -199,7 +199,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
-def test_network_optimizer_and_random_state_stay_as_they_are(optimizer):
+def test_network_optimizer_and_random_state_stay(optimizer):
     network = Masked().eval()
     network.noise.train()
     network.noise.p = 0.0
@@ -247,7 +247,7 @@ class Restless(nn.Module):
         return self.layer(x)
 
 
-def test_copies_have_random_numbers_and_buffers_of_their_own():
+def test_copies_have_own_random_numbers():
     network, state = Restless(), torch.get_rng_state()
     learner = rt.SGD(0.01, batch_size=3, reduction="sum")
     rt.NetworkCorrector(network, learner, "auto", BLOCK, kernel=lambda _: rt.Linear()).correct(
@@ -257,7 +257,7 @@ def test_copies_have_random_numbers_and_buffers_of_their_own():
     assert network.calls == 0
 
 
-def test_copies_are_trained_by_the_optimizer_of_the_loop():
+def test_copies_use_the_loops_optimizer():
     """Adam with the state that it has: no correction is tried as the loop would train."""
     network, (X, Y) = mlp(1), clouds(0)
     optimizer = torch.optim.Adam(network.parameters(), 0.02)
@@ -277,7 +277,7 @@ def test_copies_are_trained_by_the_optimizer_of_the_loop():
         rt.NetworkCorrector(network, learner, "auto", BLOCK, preconditioner=scale)
 
 
-def test_only_the_chosen_parameters_are_trained_and_a_single_output_works():
+def test_chosen_parameters_and_a_single_output():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
     X, Y = clouds(1)
@@ -324,7 +324,7 @@ def test_saved_and_resumed(tmp_path):
         make().resume(tasks[:2], Z, wrong)
 
 
-def test_a_task_without_trials_is_tried_before_its_next_epoch(tmp_path):
+def test_a_task_without_trials_is_tried_later(tmp_path):
     """A new Adam has no second moments, so adapters train on true targets until it has some."""
     network, learner, (X, Y) = mlp(1), rt.SGD(0.02, batch_size=3, reduction="sum"), clouds(0)
     optimizer = torch.optim.Adam(network.parameters(), 0.02)
@@ -385,7 +385,7 @@ def test_fixed_strengths_try_nothing():
     assert corrector.trials == ()
 
 
-def test_it_says_what_it_tried_when_nothing_is_corrected(caplog):
+def test_it_says_what_it_tried(caplog):
     """Once a task, with the optimizer that is to blame, and not where a correction was chosen."""
     caplog.set_level("INFO", "retarget")
     network, learner = mlp(2), rt.SGD(0.05, batch_size=3, reduction="sum")
@@ -424,7 +424,7 @@ def test_a_size_of_block_near_twenty():
         assert rt.ClosedLoopCorrector(mlp(1), learner).block_size == block
 
 
-def test_a_correction_that_blows_up_is_not_chosen_though_it_is_right_about_one_class(monkeypatch):
+def test_corrections_that_blow_up_are_not_chosen(monkeypatch):
     """Logits without bound have no loss on held-out rows that are all of one class."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()

@@ -50,9 +50,7 @@ def literal(K, f, F, learner, damping, first_step=0):
     schedule=st.booleans(),
     seed=st.integers(0, 10**6),
 )
-def test_sgd_on_the_targets_lands_where_the_damped_solution_says(
-    m, batch, reduction, damping, schedule, seed
-):
+def test_sgd_lands_at_the_damped_solution(m, batch, reduction, damping, schedule, seed):
     """A linear network has a constant kernel, and the same one for every output."""
     rng = np.random.default_rng(seed)
     lr = tuple(0.1 + 0.02 * step for step in range(30)) if schedule else 0.13
@@ -110,7 +108,7 @@ def blocks(X, Y, size=7, number=3):
 @pytest.mark.parametrize(
     ("batch", "replay", "trained"), [(1, 0, True), (2, 4, True), (5, 0, True), (2, 0, False)]
 )
-def test_block_by_block_from_the_present_network_with_stored_samples_beside(batch, replay, trained):
+def test_block_by_block_with_stored_samples(batch, replay, trained):
     network, (X, Y) = mlp(1), problem()
     rates = [0.05 + 0.01 * step for step in range(40)]  # the schedule goes on from block to block
     learner = rt.SGD(rates, batch_size=batch, reduction="mean")
@@ -184,7 +182,7 @@ def test_the_damping_doubles_and_halves_at_the_thresholds(off, factor):
     assert followed.block(0.4) == 2.0 * factor  # neither far nor near
 
 
-def test_the_damping_is_bounded_and_saved_and_a_forged_one_is_refused(tmp_path):
+def test_the_damping_is_bounded_and_saved(tmp_path):
     followed, path = Followed(damping=0.5), tmp_path / "state"
     up = [followed.block(off=3.0) for _ in range(9)]
     assert up == [0.5 * 2**power for power in range(7)] + [32.0] * 2
@@ -216,7 +214,7 @@ def test_the_reservoir_is_fair():
     assert np.abs(kept - 75).max() < 36
 
 
-def test_saved_and_loaded_it_goes_on_to_the_same_bits(tmp_path):
+def test_loaded_it_goes_on_bit_by_bit(tmp_path):
     network, (X, Y) = mlp(1), problem()
     path = tmp_path / "state"
     options = OPTIONS | {"gamma": "auto", "replay": 5, "damping": 1.5, "seed": 2}
@@ -280,7 +278,7 @@ def test_options_without_a_meaning(options, message):
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
 @pytest.mark.parametrize("options", [{}, OPTIONS], ids=["open loop", "closed loop"])
-def test_of_the_first_samples_only_their_form_is_kept(options):
+def test_only_the_form_of_first_samples_is_kept(options):
     X, Y = problem(8)
     kind = rt.ClosedLoopCorrector if options else rt.NetworkCorrector
     corrector = kind(mlp(1), LEARNER, **({"gamma": 0.7, "block_size": 8} | options))

@@ -75,7 +75,7 @@ def test_a_tangent_learner_of_tokens():
         learner.learn(X, Y[:11])
 
 
-def test_targets_are_those_of_the_kernel_and_go_on_from_a_file(tmp_path):
+def test_targets_of_tokens_and_a_file(tmp_path):
     module, X, Y = problem()
     K, X = jacobian_gram(module, X, X), tuple(X.values())
     corrector = NetworkCorrector(module, LEARNER, gamma=0.7, block_size=4)
@@ -91,7 +91,7 @@ def test_targets_are_those_of_the_kernel_and_go_on_from_a_file(tmp_path):
         assert each.nbytes == sum(leaf.nbytes for leaf in leaves(X)) + Y.nbytes
 
 
-def test_a_closed_loop_of_tokens_is_that_of_vectors_and_goes_on_from_a_file(tmp_path):
+def test_a_closed_loop_of_tokens(tmp_path):
     module, X, Y = problem()
     module = Tokens(module)
     options = {"gamma": 0.5, "block_size": 4, "features": 32, "replay": 3, "seed": 5}

@@ -36,7 +36,7 @@ def open_loop(module, gamma):
 
 
 @pytest.mark.parametrize("made", [open_loop, closed_loop])
-def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(made):
+def test_wide_and_narrow_networks(made):
     for width, far in ((2048, 1), (3, 20 if made is open_loop else 300)):
         module, (X, Y) = relu_net(width), curves()
         corrector = made(module, width / 4)
@@ -73,7 +73,7 @@ def test_small_movements_are_compared_too(made):
 @pytest.mark.parametrize(
     ("made", "trusted"), [(open_loop, False), (closed_loop, False), (open_loop, True)]
 )
-def test_a_warning_that_is_an_error_is_raised_once_and_never_after_trust(made, trusted):
+def test_the_warning_is_raised_once(made, trusted):
     module, (X, Y) = relu_net(3), curves()
     corrector = made(module, 1.0)
     corrector.correct(X[:8], Y[:8])
@@ -91,7 +91,7 @@ def test_a_warning_that_is_an_error_is_raised_once_and_never_after_trust(made, t
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_network_that_was_not_trained_is_not_compared(dtype):
+def test_an_untrained_network_is_not_compared(dtype):
     """Rounding is no training: other shapes and other CPUs round the last digits differently."""
     module, (X, Y) = relu_net(16).to(dtype), (part.to(dtype) for part in curves())
     corrector = rt.NetworkCorrector(module, LEARNER, 4.0, 8)
@@ -102,7 +102,7 @@ def test_a_network_that_was_not_trained_is_not_compared(dtype):
     assert corrector.linearization_error is None
 
 
-def test_a_second_pass_over_a_task_is_not_compared():
+def test_a_second_pass_is_not_compared():
     module, (X, Y) = relu_net(3), curves()
     corrector = rt.NetworkCorrector(module, LEARNER, 1.0, 8)
     corrector.correct(X[:8], Y[:8])
@@ -130,7 +130,7 @@ def in_weight_space(module, names, X, Z):
 
 
 @pytest.mark.parametrize("names", [["0.weight", "0.bias", "2.weight", "2.bias"], ["2.weight"]])
-def test_weight_decay_is_expected_to_shrink_the_first_weights_too(names):
+def test_weight_decay_shrinks_the_first_weights(names):
     torch.manual_seed(2)
     module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
     X, Y = curves()
@@ -143,7 +143,7 @@ def test_weight_decay_is_expected_to_shrink_the_first_weights_too(names):
     assert (found - linear_outputs(K, before, Z, DECAYING, 0, "squared")).abs().max() > 0.01
 
 
-def test_a_linear_network_with_weight_decay_is_where_it_should_be():
+def test_a_linear_network_with_weight_decay():
     torch.manual_seed(1)
     module, (X, Y) = nn.Linear(6, 2).double(), curves()
     corrector = rt.NetworkCorrector(module, DECAYING, 3.0, 6)

@@ -48,7 +48,7 @@ def expected(network, X, Y, learner=LEARNER, gamma=2.0, block=4):
 
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning")  # nudged, not trained
-def test_task_by_task_from_the_kernel_of_the_network_as_it_was_last_refreshed():
+def test_task_by_task_from_the_refreshed_kernel():
     network, (X, Y) = mlp(1), problem()
     by_task, by_epoch, never = (
         NetworkCorrector(network, LEARNER, 2.0, 4, refresh=refresh)
@@ -86,7 +86,7 @@ def test_torch_in_torch_out_of_the_same_kind(dtype):
     assert corrector.correct(X[8:], Y[8:]).shape == (4, 1)
 
 
-def test_the_network_stays_as_it_is_and_no_arrays_are_shared():
+def test_the_network_and_arrays_stay():
     X, Y = problem()
     network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double().eval()
     before, Z = copy.deepcopy(network.state_dict()), expected(network, X, Y)
@@ -138,7 +138,7 @@ def test_what_does_not_fit_the_network():
         entropy.correct(X, np.eye(4, 3) * 2)
 
 
-def test_samples_without_a_gradient_have_no_part_in_the_others_targets():
+def test_samples_without_a_gradient():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(30, 6, bias=False), nn.ReLU(), nn.Linear(6, 2, bias=False))
     X = torch.rand(12, 30, dtype=torch.float64)
@@ -210,7 +210,7 @@ learners = st.builds(
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
 @given(learner=learners, gamma=gammas, seed=st.integers(0, 999), last=st.sampled_from([8, 10, 3]))
-def test_a_linear_network_agrees_with_ridge_regression_on_every_block(learner, gamma, seed, last):
+def test_a_linear_network_agrees_on_every_block(learner, gamma, seed, last):
     """Of the samples so far; the last task may end within a block and a mini-batch."""
     X, Y = features(16 + last, seed)
     network, block = zero_network(), 8
@@ -226,7 +226,7 @@ def test_a_linear_network_agrees_with_ridge_regression_on_every_block(learner, g
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
-def test_a_linear_network_agrees_with_logistic_regression_after_each_task(outputs):
+def test_a_linear_network_agrees_with_logistic_regression(outputs):
     X = torch.tensor(np.random.default_rng(0).normal(size=(30, 5)))
     Y = (X[:, :1] > 0).double()
     if outputs == 3:
@@ -255,7 +255,7 @@ def test_a_linear_network_agrees_with_logistic_regression_after_each_task(output
     ],
 )
 @pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning")  # nudged, not trained
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(tmp_path, flat, options):
+def test_loaded_it_goes_on(tmp_path, flat, options):
     """In torch, or in NumPy."""
     network, (X, Y) = mlp(1, classes=1), problem(20, outputs=1)
     path, Y = tmp_path / "corrector.safetensors", 1 / (1 + np.exp(-Y))
@@ -287,7 +287,7 @@ def test_a_state_of_another_network_or_class(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
-def test_targets_that_overflow_the_type_of_the_given_ones():
+def test_targets_that_overflow_their_type():
     """Corrected targets are five times the true ones here: beyond float32, though not float64."""
     network = zero_network(dimension=2, outputs=1).float()
     learner, X = rt.SGD(0.1, 2, reduction="sum"), torch.eye(2)
@@ -400,7 +400,7 @@ def test_class_labels_are_one_hot_rows(make, targets, tmp_path):
         targets(make(network, LEARNER), X, numbers[:3])
 
 
-def test_targets_far_from_the_data_warn_once_unless_they_are_trusted():
+def test_targets_far_from_the_data_warn_once():
     X, Y = problem()
     network = mlp(1)
     K = gram(network, torch.tensor(X), torch.tensor(X)).numpy()

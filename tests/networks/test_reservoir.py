@@ -23,7 +23,7 @@ def one_pass(positions, batch):
     size=st.integers(1, 5),
     seed=st.integers(0, 10**6),
 )
-def test_a_plan_is_what_a_memory_does_step_by_step(n, capacity, batch, draws, size, seed):
+def test_a_plan_is_a_memory_step_by_step(n, capacity, batch, draws, size, seed):
     """A list of (position, when it was stored), filled and drawn from as the steps go by."""
     reservoir = PlannedReservoir(capacity, np.random.default_rng(seed))
     random = np.random.default_rng(seed)

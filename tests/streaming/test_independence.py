@@ -107,7 +107,7 @@ def test_arrays_may_be_used_again(name):
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
 @pytest.mark.parametrize("name", FORKED)
-def test_a_fork_and_its_original_go_on_by_themselves(name):
+def test_a_fork_and_its_original(name):
     stream = classes if CE in name else made
     X, Y = stream(23)
     ways = [stream(9, seed=seed) for seed in (1, 2, 3)]
@@ -133,7 +133,7 @@ def test_a_fork_and_its_original_go_on_by_themselves(name):
         assert_same(found(thing, *parts[-1]), alone((X, Y), *parts), 1e-9)
 
 
-def test_a_precomputed_matrix_and_dicts_of_numbers_are_copied():
+def test_matrices_and_dicts_are_copied():
     X, Y = made(12)
     K = X @ X.T
     thing = shift(K, PLAIN)

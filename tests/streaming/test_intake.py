@@ -48,7 +48,7 @@ VARIANTS = {
 @large_targets
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("before", [0, 30])
-def test_saved_and_loaded_it_goes_on_to_the_last_bit(name, before, tmp_path):
+def test_loaded_it_goes_on_bit_by_bit(name, before, tmp_path):
     make, options = VARIANTS[name]
     stream = (make_class_stream if "loss" in options else make_stream)(before + 9, 3, seed=1)
     X, Y = stream.features[:, :3], stream.Y
@@ -69,7 +69,7 @@ def test_saved_and_loaded_it_goes_on_to_the_last_bit(name, before, tmp_path):
             assert other.feature_error == one.feature_error
 
 
-def test_a_state_goes_on_where_panels_have_another_length(tmp_path):
+def test_a_state_with_other_panels(tmp_path):
     """They are longer on a GPU, whose states can be loaded on a CPU, and the other way round."""
     X = np.random.default_rng(0).normal(size=(40, 3))
     for saved_with, loaded_with in ((16, 4), (4, 16)):
@@ -84,7 +84,7 @@ def test_a_state_goes_on_where_panels_have_another_length(tmp_path):
             assert_same(results(other, X[18:], X[18:, 0]), expected, 1e-12)
 
 
-def test_a_kernel_that_no_file_can_hold_is_given_again(tmp_path):
+def test_a_kernel_is_given_again(tmp_path):
     def kernel(A, B):
         return (1 + A @ B.T) ** 2
 
@@ -154,7 +154,7 @@ PLACES = [
 
 @pytest.mark.parametrize(("learner", "panel"), [(PLAIN, 4), (MOMENTUM, 256)], ids=["4", "256"])
 @pytest.mark.parametrize("name", FAILING)
-def test_a_failed_update_is_as_if_it_had_not_been_made(name, learner, panel, tmp_path):
+def test_a_failed_update_changes_nothing(name, learner, panel, tmp_path):
     stream = make_stream(25, 2, seed=9)
     X, Y, path, (make, options) = stream.features, stream.Y, tmp_path / "state", FAILING[name]
     used, failed = rt.Features(Kernel()) if "features" in options else Kernel(), 0
@@ -293,7 +293,7 @@ def test_whole_numbers_that_float64_does_not_hold():
     assert thing.samples.tolist() == [[2**53 + 1]]
 
 
-def test_a_kernel_is_not_rounded_to_what_the_stream_began_in():
+def test_kernels_keep_their_precision():
     thing, wide, half = shift(rt.RBF(1.0)), shift(rt.RBF(1.0)), shift(rt.Linear())
     ones = np.ones((1, 1), np.float32)
     feed(thing, ones, ones[0])
@@ -309,7 +309,7 @@ def test_a_kernel_is_not_rounded_to_what_the_stream_began_in():
     assert half.samples.dtype == torch.float32
 
 
-def test_a_kernel_in_float32_is_symmetric_to_its_own_digits():
+def test_a_float32_kernel_is_symmetric_enough():
     """Float64 targets make the stream float64; the kernel's entries are still of float32."""
 
     def kernel(A, B):  # as a library's code path may round it

@@ -203,7 +203,7 @@ class Interrupted(torch.nn.Linear):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_kernel_leaves_the_parameters_to_their_owner():
+def test_an_interrupted_kernel_leaves_parameters_alone():
     module, X = Interrupted(3, 2).double(), SMALL[0]
     kept = {}
     module.register_forward_pre_hook(lambda each, _: kept.setdefault("copy", each) and None)
@@ -229,7 +229,7 @@ class Exhausted(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_memory_that_runs_out_at_any_operation_changes_nothing(name):
+def test_memory_that_runs_out_changes_nothing(name):
     make, call = CALLS[name]
     thing, done, operations = make(), make(), 0
     before = contents(thing)

@@ -178,7 +178,7 @@ class OwnFunction(nn.Module):
     ],
     ids=["counter", "own function", "own function, some parameters"],
 )
-def test_counters_and_functions_with_a_derivative_of_their_own(make, options, mode, outputs):
+def test_counters_and_own_derivatives(make, options, mode, outputs):
     torch.manual_seed(0)
     learner = rt.TangentLearner(make().double(), 0.3, 17, seed=1, **options)
     learner.learn(samples("mlp"), torch.randn(12, outputs).double())
@@ -302,7 +302,7 @@ def test_weights_go_from_one_module_to_another():
     torch.testing.assert_close(made("mlp", 5).as_module()(queries), one.predict(queries))
 
 
-def test_a_saved_module_runs_in_a_process_without_the_learner(tmp_path):
+def test_a_saved_module_runs_alone(tmp_path):
     learner, queries = made("mlp", 5, views=[None, torch.negative]), samples("mlp", 5)
     torch.save(learner.as_module(), tmp_path / "module")
     np.savez(tmp_path / "case", X=queries.numpy(), Y=learner.predict(queries).numpy())

@@ -46,7 +46,7 @@ def in_portions(corrector, X, Y, cuts, **more):
 # --- bounded memory (exact features: see test_trackers.py)
 
 
-def test_fewer_features_than_samples_in_a_block_and_a_start():
+def test_few_features_and_a_start():
     X, Y = made(n=61, d=3)
     given = (
         rt.Features(lambda x: np.hstack([x, x**2])),
@@ -125,7 +125,7 @@ def test_single_precision_is_computed_in_double(dtype):
     assert_same(got, wide.to(dtype), 0)
 
 
-def test_a_rate_that_is_too_large_is_told_with_one_that_is_not():
+def test_a_better_rate_is_named():
     X, Y = made(n=1500)
     learner = rt.SGD(20.0, batch_size=2, reduction="mean")
     told = {}
@@ -141,7 +141,7 @@ def test_a_rate_that_is_too_large_is_told_with_one_that_is_not():
     assert told[5] == told[None]
 
 
-def test_targets_can_be_learned_by_autograd_and_kernels_may_use_it():
+def test_targets_and_kernels_with_autograd():
     network, X = mlp(3, classes=1), torch.tensor(made()[0])
     Y = X[:, :1]
     kernel = rt.EmpiricalNTK(network)
@@ -234,7 +234,7 @@ def test_targets_are_those_of_the_weighted_offline_learner(
 
 
 @pytest.mark.slow
-def test_under_drift_an_aim_at_what_is_recent_helps_and_all_the_past_hurts():
+def test_recent_aims_help_under_drift():
     """A curve that turns slowly: what was learned long ago is wrong now."""
     rng, n, learner = np.random.default_rng(3), 600, rt.SGD(lr=0.05)
     X, angle = rng.uniform(-1, 1, size=(n, 1)), np.linspace(0, np.pi, n)
@@ -322,7 +322,7 @@ def test_what_has_no_meaning_is_refused(call, words):
         call()
 
 
-def test_an_aim_that_is_too_large_for_the_memory(monkeypatch):
+def test_an_aim_beyond_memory(monkeypatch):
     corrector = corrector_of(aim="discount:0.999")
     monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 100)
     with pytest.raises(rt.errors.StreamTooLargeError, match="an aim that counts 4 .* or features="):

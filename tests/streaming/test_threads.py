@@ -101,7 +101,7 @@ def test_kernels_of_one_module_from_several_threads(module, options):
 
 
 @pytest.mark.parametrize("make", [network, lambda: Tied().double()])
-def test_the_caller_trains_the_module_while_kernels_are_computed(make):
+def test_training_while_kernels_are_computed(make):
     """Gradients are complete, and the module has its own parameters at every moment."""
     module, (X, Y) = make(), made(30)
     kernel = rt.EmpiricalNTK(module)
@@ -159,7 +159,7 @@ def test_correctors_replace_no_parameter_of_the_callers_module(name):
 
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LinearizationWarning")
-def test_a_module_that_cannot_be_copied_is_corrected_as_well():
+def test_modules_that_cannot_be_copied():
     """Weight decay needs outputs with other weights, which `Hidden` has nowhere but in place."""
     plain, hidden, decaying = network(), Hidden().double(), rt.SGD(0.01, weight_decay=0.1)
     hidden.first, hidden.last = plain[0], plain[2]
@@ -208,7 +208,7 @@ def test_a_deployed_module_from_several_threads(outputs):
     assert ways_of_attention() == before == (True, True)
 
 
-def test_attention_is_as_it_was_after_kernels_from_several_threads():
+def test_attention_after_several_threads():
     kernel, (X, _) = rt.EmpiricalNTK(Attention().double(), mode="jacobian"), made(5)
     gram, before = kernel(X), ways_of_attention()
 
@@ -332,7 +332,7 @@ def test_trackers_take_samples_one_after_the_other(make):
     assert_same(results(thing, *more), results(alone, *more), 1e-8)
 
 
-def test_the_first_calls_of_partial_fit_may_come_from_several_threads():
+def test_first_calls_from_several_threads():
     X, Y = made(40)
     model = rt.OnlineKernelRegressor(width=2.0, lr=0.1)
 
@@ -344,7 +344,7 @@ def test_the_first_calls_of_partial_fit_may_come_from_several_threads():
     assert len(model.X_fit_) == len(X)
 
 
-def test_the_precision_of_products_is_set_back_after_the_last_thread():
+def test_precision_is_set_back_last():
     torch.set_float32_matmul_precision("high")
     first, second = threading.Event(), threading.Event()
 
@@ -371,7 +371,7 @@ def test_the_precision_of_products_is_set_back_after_the_last_thread():
 
 
 @pytest.mark.parametrize("make", [shift, correction, corrector])
-def test_what_a_copy_or_a_pickle_reads_never_changes(make):
+def test_copies_and_pickles_never_change(make):
     X, Y = np.random.default_rng(0).normal(size=(2, 8, 3))
     thing = make(rt.RBF(2.0))
     feed(thing, X[:4], Y[:4])

@@ -71,9 +71,7 @@ def test_offline_is_scikit_learns_logistic_regression(outputs, gamma):
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_classes_that_can_be_separated_have_a_solution_with_the_smallest_ridge(
-    outputs, monkeypatch
-):
+def test_separable_classes_with_the_smallest_ridge(outputs, monkeypatch):
     stream = make_class_stream(40, outputs, seed=3, scale=5.0, certain=True)
     for gamma in (1e-4, 1e-8):
         A = rt.offline_coefficients(stream.K, stream.Y, gamma, loss=CE)
@@ -86,7 +84,7 @@ def test_classes_that_can_be_separated_have_a_solution_with_the_smallest_ridge(
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_without_a_ridge_the_targets_are_fitted_unless_classes_can_be_separated(outputs):
+def test_separable_classes_without_a_ridge(outputs):
     stream = make_class_stream(20, outputs, seed=5)
     A = rt.offline_coefficients(stream.K, stream.Y, 0.0, loss=CE)
     assert_same(sigma(stream.K @ A), stream.Y)
@@ -97,7 +95,7 @@ def test_without_a_ridge_the_targets_are_fitted_unless_classes_can_be_separated(
         rt.offline_coefficients(certain.K, certain.Y, 0.0, loss=CE)
 
 
-def test_single_precision_converges_to_it_and_a_stopped_method_says_how_far_it_is(monkeypatch):
+def test_single_precision_and_a_stopped_method(monkeypatch):
     stream = make_class_stream(60, 3, seed=7, certain=True)
     K, Y = stream.K.astype("f4"), stream.Y.astype("f4")
     single = rt.offline_coefficients(K, Y, 0.5, loss=CE)
@@ -138,7 +136,7 @@ def test_a_step_of_the_sweep_is_its_formula():
         assert_same(Z[[t]], sigma(f) + a[[t]] / eta)
 
 
-def test_large_targets_are_said_with_their_size_and_others_are_not():
+def test_the_size_of_large_targets():
     stream = make_class_stream(30, 3, seed=11, certain=True)
     for options in ({}, {"epochs": 2}):
         with pytest.warns(LargeTargetsWarning, match=r"targets reach .* true targets in \[0, 1\]"):
@@ -211,7 +209,7 @@ def test_half_precision_probabilities_may_be_rounded():
     assert A.dtype == torch.float16
 
 
-def test_what_is_lost_to_precision_is_said_and_negative_eigenvalues_are_refused():
+def test_lost_precision_and_negative_eigenvalues():
     X = np.linspace(0, 1, 40)[:, None]
     K = np.exp(-((X - X.T) ** 2))
     with pytest.warns(PrecisionWarning, match="condition number"):

@@ -61,7 +61,7 @@ def test_the_equation_holds_up_to_the_tolerance(outputs, features, gamma, scale)
         assert np.abs(predicted[rows] - exact).max() < 2 * logistic.TOLERANCE
 
 
-def test_from_a_start_and_for_few_samples_and_a_first_block_it_is_exact():
+def test_exact_from_a_start():
     start = np.random.default_rng(1).normal(size=(N, 3))
     left, _ = followed(stream_of(3), 0.5, 10, start)
     assert max(left) <= logistic.TOLERANCE
@@ -70,14 +70,14 @@ def test_from_a_start_and_for_few_samples_and_a_first_block_it_is_exact():
 
 
 @pytest.mark.parametrize("most", [0, 2])
-def test_where_it_takes_too_long_newtons_method_goes_on(most, monkeypatch):
+def test_newtons_method_goes_on(most, monkeypatch):
     monkeypatch.setattr(logistic, "MOST_ITERATIONS", most)
     assert max(followed(stream_of(3), 0.05, 10)[0]) <= logistic.TOLERANCE
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("block", [4, 10])
-def test_with_a_small_tolerance_the_targets_are_the_formula(outputs, block, monkeypatch):
+def test_the_formula_with_a_small_tolerance(outputs, block, monkeypatch):
     """y = sigma(f) + a / eta, samples one at a time, with a ridge, from the start of the stream."""
     monkeypatch.setattr(logistic, "TOLERANCE", 1e-12)
     monkeypatch.setattr(logistic, "EXACT_UP_TO", 0)
@@ -108,7 +108,7 @@ def first_block_only(solve):
 
 
 @pytest.mark.parametrize("portion", [7, 20, 64])
-def test_in_portions_and_after_a_restart_the_targets_are_the_same(portion, tmp_path):
+def test_portions_and_a_restart(portion, tmp_path):
     stream, learner = stream_of(3), rt.SGD(0.3, batch_size=2, reduction="mean")
     whole = rt.iterative_targets(stream.K, stream.Y, learner, 0.3, 4, 0.1, loss=CE)
     corrector = rt.TargetCorrector(rt.Linear(), learner, 0.3, 4, 0.1, loss=CE)
@@ -123,7 +123,7 @@ def test_in_portions_and_after_a_restart_the_targets_are_the_same(portion, tmp_p
     assert_same(np.concatenate(parts), whole)
 
 
-def test_a_fork_does_not_change_the_solution_it_came_from():
+def test_a_fork_keeps_its_origins_solution():
     stream, learner = stream_of(3), rt.SGD(0.3, batch_size=2, reduction="mean")
     one, other = (rt.TargetCorrector(rt.Linear(), learner, 0.3, 4, 0.1, loss=CE) for _ in range(2))
     half, rest = slice(0, 80), slice(80, N)
@@ -147,7 +147,7 @@ def equation(K, Y, gamma, start):
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("features", [3, 200])
-def test_the_iteration_finds_its_way_from_certain_and_wrong(outputs, features):
+def test_from_certain_and_wrong(outputs, features):
     """There slopes are almost zero, so that a step by the slope alone is far too long."""
     generator = torch.Generator().manual_seed(5)
     X = torch.randn(40, features, generator=generator).double()

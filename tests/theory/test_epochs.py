@@ -53,9 +53,7 @@ def stable_problems(draw):
 
 @fewer_examples
 @given(problem=stable_problems(), gamma=gammas, epochs=numbers, panel=panel_sizes)
-def test_at_stable_rates_targets_exist_that_are_taught_in_every_epoch(
-    problem, gamma, epochs, panel
-):
+def test_targets_exist_at_stable_rates(problem, gamma, epochs, panel):
     stream, learner = problem
     with panels_of(panel):
         Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, epochs=epochs)
@@ -99,7 +97,7 @@ def falling(lr, share, steps, **options):
     ("cross-entropy", 2.0,
      falling(0.3, 0.05, 27, batch_size=4, weight_decay=0.02, reduction="mean"), False),
 ])  # fmt: skip
-def test_any_memory_start_and_batches_that_do_not_divide_the_stream(loss, gamma, learner, started):
+def test_any_memory_start_and_batches(loss, gamma, learner, started):
     stream = (make_stream if loss == "squared" else make_class_stream)(34, 2, seed=4)
     start = np.random.default_rng(1).normal(size=(34, 2)) if started else None
     options = {"epochs": 3, "loss": loss, "initial": start}
@@ -137,7 +135,7 @@ def test_a_singular_kernel_has_them_too():
     assert_same(run.weights, features.T @ rt.offline_coefficients(K, Y, 0.1), 1e-9)
 
 
-def test_many_epochs_ask_for_the_offline_prediction_itself_and_zeros_stay_zeros():
+def test_many_epochs_and_zeros():
     """The limit: a learner that trains until it fits is taught what it should end with."""
     stream, zeros = make_stream(8, 1, seed=7), np.zeros(8)
     A = rt.offline_coefficients(stream.K, stream.Y, 0.5)
@@ -191,7 +189,7 @@ def test_targets_that_overflow_say_so():
         rt.corrected_targets(0.1 * K, Y[::-1], rt.SGD(0.1), 0.0, epochs=2)
 
 
-def test_learners_that_no_targets_lead_to_the_offline_one(monkeypatch):
+def test_learners_without_such_targets(monkeypatch):
     """At eta k = 2 the second epoch takes back what the first one learned: A = 0 for all Z."""
     K, y, learner = np.array([[2.0]]), np.array([1.0]), rt.SGD(lr=1.0)
     with pytest.raises(UnreachableTargetsError, match="same in all 2 epochs .* smaller rate"):
@@ -213,7 +211,7 @@ def test_learners_that_no_targets_lead_to_the_offline_one(monkeypatch):
         rt.corrected_targets(stream.K, stream.Y, rt.SGD(lr=0.3), 0.2, epochs=4)
 
 
-def test_a_learner_that_diverges_in_a_later_epoch_names_its_step():
+def test_divergence_in_a_later_epoch():
     stream = make_stream(9, 1, seed=10)
     learner = rt.SGD(lr=60.0, batch_size=4, reduction="sum")
     with pytest.raises(DivergedError) as caught:

@@ -44,7 +44,7 @@ def test_results_have_the_callers_library_type_and_shape(function):
 
 
 @core
-def test_layout_does_not_matter_and_inputs_are_left_alone_and_not_shared(function):
+def test_layouts_and_inputs_left_alone(function):
     expected = function(K, Y)
     wide = np.zeros((18, 18))
     wide[::2, ::2] = K
@@ -63,7 +63,7 @@ def test_layout_does_not_matter_and_inputs_are_left_alone_and_not_shared(functio
     np.testing.assert_array_equal(given[1], Y)
 
 
-def test_nothing_is_down_cast_and_finite_numbers_whose_sum_overflows_are_fine():
+def test_large_numbers_are_not_down_cast():
     assert rt.effective_targets(K.astype(np.float32), Y, LEARNER, 0.7).dtype == np.float64
     large = torch.full((2, 2), 3e38, dtype=torch.float32)
     arrays.require_finite("K", large)
@@ -259,7 +259,7 @@ def test_without_a_ridge_the_formulas_are_the_same():
         rt.offline_coefficients(np.ones((3, 3)), np.ones(3), 0.0)
 
 
-def test_not_positive_definite_says_by_how_much_and_what_would_do(monkeypatch):
+def test_what_would_make_it_positive_definite(monkeypatch):
     M = K - (np.linalg.eigvalsh(K)[0] + 0.5) * np.eye(9)  # smallest eigenvalue -0.5
     with pytest.raises(NotPositiveDefiniteError, match=r"float64, from row .* is -0\.4") as caught:
         rt.offline_coefficients(M, Y, gamma=0.1)
@@ -280,7 +280,7 @@ def test_not_positive_definite_says_by_how_much_and_what_would_do(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["offline_coefficients", "corrected_targets", "iterative_targets"])
-def test_low_precision_and_too_little_memory_are_said_beforehand(monkeypatch, name):
+def test_low_precision_and_little_memory(monkeypatch, name):
     function = core_functions(rt.SGD(lr=1e-7))[name]  # a stable rate for this kernel
     single, targets = (K + 1e6).astype(np.float32), Y.astype(np.float32)
     single += np.eye(9, dtype=np.float32)

@@ -119,7 +119,7 @@ def test_one_block_for_all_is_the_exact_correction(loss, data, gamma):
     assert_same(Z, exact, 1e-9 * max(1.0, np.abs(exact).max()))
 
 
-def test_a_start_that_is_not_zero_only_moves_the_targets():
+def test_a_start_only_moves_the_targets():
     stream = make_stream(23, 2, seed=8)
     initial, learner = np.cos(stream.Y), rt.SGD(lr=0.4, batch_size=2, reduction="sum")
     Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4, initial=initial)
@@ -127,7 +127,7 @@ def test_a_start_that_is_not_zero_only_moves_the_targets():
     assert_same(Z, residual + initial)
 
 
-def test_repeated_samples_in_a_block_need_the_ridge_that_the_error_names():
+def test_the_ridge_for_repeated_samples():
     stream = make_stream(8, 1, seed=0)
     twice = np.repeat(np.arange(8), 2)
     K, Y, learner = stream.K[np.ix_(twice, twice)] - 1e-9 * np.eye(16), stream.Y[twice], rt.SGD(0.1)
@@ -155,9 +155,7 @@ def test_repeated_samples_in_a_block_need_the_ridge_that_the_error_names():
     ],
     ids=str,
 )
-def test_when_the_rate_matters_and_when_the_newest_block_is_as_offline(
-    learner, options, rate_matters, agrees
-):
+def test_where_rate_and_newest_block_matter(learner, options, rate_matters, agrees):
     stream, functions = make_stream(24, 2, seed=5), []
     for lr in (0.05, 0.2):
         sgd = rt.SGD(lr=lr, **learner)
@@ -176,7 +174,7 @@ def test_when_the_rate_matters_and_when_the_newest_block_is_as_offline(
 
 
 @given(stream=streams, gamma=gammas, block=st.integers(1, 40), panel=panel_sizes)
-def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, gamma, block, panel):
+def test_distilled_targets_are_offline_predictions(stream, gamma, block, panel):
     with panels_of(panel):
         got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
     assert_same(got, lab_oracle.offline_predictions(stream.K, stream.Y, gamma, block))
@@ -186,9 +184,7 @@ def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, ga
     stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 4), blocks=st.integers(1, 6),
     ridge=ridges, panel=panel_sizes,
 )  # fmt: skip
-def test_the_terms_are_equation_17_and_the_targets_minimize_equation_15(
-    stream, eta, gamma, batch, blocks, ridge, panel
-):
+def test_terms_are_equations_15_and_17(stream, eta, gamma, batch, blocks, ridge, panel):
     """Any other targets of the last block are worse, which is what the formula is for."""
     block, n = batch * blocks, len(stream)
     learner = rt.SGD(lr=eta, batch_size=batch, reduction="sum")
@@ -251,7 +247,7 @@ def test_equation_16_with_them_is_the_iterative_correction(problem, gamma, ridge
     assert_same(equation_16(stream, learner, gamma, terms), expected, 1e-10 * scale)
 
 
-def test_the_terms_of_a_singular_block_take_the_coefficients_of_least_norm():
+def test_the_terms_of_a_singular_block():
     """Samples that repeat: the targets rebuilt from the terms still settle the learner exactly."""
     base = make_stream(6, 2, seed=1)
     twice = np.repeat(np.arange(6), 2)
@@ -272,7 +268,7 @@ def test_the_terms_of_a_singular_block_take_the_coefficients_of_least_norm():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whether_a_pivot_is_just_above_or_below_zero_does_not_matter(seed):
+def test_pivots_just_around_zero(seed):
     """Three features for a block of eight: rounding decides how far a Cholesky factor gets."""
     features = np.random.default_rng(seed).normal(size=(8, 3))
     K = features @ features.T
@@ -281,7 +277,7 @@ def test_whether_a_pivot_is_just_above_or_below_zero_does_not_matter(seed):
     assert_same(term.modulation, W)
 
 
-def test_terms_of_a_matrix_that_is_no_kernel_need_the_ridge_that_the_error_names():
+def test_terms_of_no_kernel():
     K = np.diag([1.0, 1.0, 1.0, -0.25])
     said = r"block of samples 2 to 3 .* -0.25 with ridge = 0,"
     with pytest.raises(NotPositiveDefiniteError, match=said) as caught:
@@ -296,7 +292,7 @@ def test_terms_of_a_matrix_that_is_no_kernel_need_the_ridge_that_the_error_names
     assert warned[0].filename == __file__  # the caller's line, not one of ours
 
 
-def test_the_terms_have_the_callers_library_and_dtype_and_say_what_cannot_fit(monkeypatch):
+def test_the_terms_library_and_dtype(monkeypatch):
     K, learner = make_stream(9, 1, seed=3).K, rt.SGD(lr=0.2, batch_size=2, reduction="sum")
     expected = rt.correction_terms(K, learner, 0.7, 4)
     for matrix, kind, digits in (
@@ -360,7 +356,7 @@ def test_fewer_features_than_samples_in_a_block(seed, d, n, blocks, batch, eta, 
     ],
     ids=str,
 )
-def test_repeats_within_a_block_give_the_targets_of_the_limit(learner):
+def test_repeats_within_a_block(learner):
     rng = np.random.default_rng(11)
     X = rng.normal(size=(12, 4))
     X = X[[0, 1, 1, 0, 2, 3, 2, 2, 4, 4, 4, 4, 5, 6, 7, 5]]
@@ -376,7 +372,7 @@ def test_repeats_within_a_block_give_the_targets_of_the_limit(learner):
 
 
 @pytest.mark.parametrize("parts", ["online", "offline"])
-def test_half_a_correction_has_no_limit_and_says_so(parts):
+def test_half_a_correction_has_no_limit(parts):
     """Its aim is Y itself, which two samples that are the same need not share."""
     K = np.ones((4, 4)) - 1e-12 * np.eye(4)
     with pytest.raises(NotPositiveDefiniteError, match=r"block of samples 0 to 1.*ridge = "):
@@ -417,9 +413,7 @@ def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, b
 
 
 @given(stream=streams, eta=rates, gamma=gammas)
-def test_single_samples_are_learned_at_the_rate_that_reaches_the_aim_in_one_step(
-    stream, eta, gamma
-):
+def test_the_rate_for_single_samples(stream, eta, gamma):
     """I + C_on is 1 / (eta k(x, x)): rate times modulation is the step that leaves no error."""
     for term in rt.correction_terms(stream.K, rt.SGD(lr=eta), gamma, block_size=1):
         own = stream.K[term.rows, term.rows]

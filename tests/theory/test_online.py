@@ -45,9 +45,7 @@ def test_every_learner_equals_torch_optim_sgd(loss, data, panel, seed, started):
     stream=streams, eta=rates, batch=st.integers(1, 9), epochs=st.integers(1, 5), gamma=gammas,
     decay=st.floats(0.01, 0.9),
 )  # fmt: skip
-def test_the_learners_are_equations_2_6_and_7_and_lemma_3_1(
-    stream, eta, batch, epochs, gamma, decay
-):
+def test_equations_2_6_7_and_lemma_3_1(stream, eta, batch, epochs, gamma, decay):
     K, Y, query = stream.K, stream.Y, stream.K_query
     A = rt.offline_coefficients(K, Y, gamma)
     assert_same(query @ A, literal.f_off(Y, K, query.T, gamma))
@@ -61,7 +59,7 @@ def test_the_learners_are_equations_2_6_and_7_and_lemma_3_1(
     assert_same(stream.K_query @ A, literal.f_on(Y, K, query.T, eta))
 
 
-def test_heavy_ball_memory_is_the_geometric_sum_and_follows_the_schedule():
+def test_heavy_ball_memory_and_the_schedule():
     t, i = np.tril_indices(12, -1)
     for momentum in (0.5, 0.95):
         memory = step_response(rt.SGD(lr=0.2, momentum=momentum), 0, 12)
@@ -92,7 +90,7 @@ def test_offline_curve_is_one_solve_a_prefix(stream, gamma, panel, every):
 
 
 @given(problem=problems(), panel=panel_sizes, every=st.integers(1, 4))
-def test_online_curve_is_torch_optim_sgd_on_the_way(problem, panel, every):
+def test_the_curve_is_torch_optim_sgd(problem, panel, every):
     stream, learner = problem
     run = train(stream.features, stream.Y, learner)
     stops = list(range(learner.batch_size, len(stream), every * learner.batch_size))
@@ -123,7 +121,7 @@ def test_coefficients_are_the_rate_times_the_error(problem):
     assert_same(A, np.broadcast_to(scale, n)[:, None] * errors)
 
 
-def test_a_mini_batch_far_longer_than_the_stream_takes_no_memory():
+def test_mini_batches_longer_than_the_stream():
     """One step for all samples, whatever the batch size says beyond them."""
     K, Y = np.eye(4) + 0.5, np.arange(8.0).reshape(4, 2)
     for options in ({}, {"momentum": 0.5, "weight_decay": 0.1}):

@@ -25,7 +25,7 @@ LEARNER = rt.SGD(lr=0.3)
 
 
 @given(seed=st.integers(0, 999), n=st.integers(1, 40), spread=st.floats(0, 12))
-def test_the_estimate_is_a_lower_bound_near_the_truth(seed, n, spread):
+def test_the_estimate_is_a_lower_bound(seed, n, spread):
     """Symmetric matrices with eigenvalues from 1 down to 10^-spread, in any direction."""
     rng = np.random.default_rng(seed)
     Q = np.linalg.qr(rng.normal(size=(n, n)))[0]
@@ -36,7 +36,7 @@ def test_the_estimate_is_a_lower_bound_near_the_truth(seed, n, spread):
     assert true / 3 <= estimate <= true * (1 + 1e-9)
 
 
-def test_the_estimate_of_many_matrices_is_that_of_each():
+def test_estimates_of_many_matrices():
     rng = np.random.default_rng(5)
     inverses = torch.tensor(rng.normal(size=(7, 9, 9)))
     inverses = inverses @ inverses.mT
@@ -48,7 +48,7 @@ def test_the_estimate_of_many_matrices_is_that_of_each():
 
 
 @pytest.mark.parametrize("order", ["sorted", "shuffled"])
-def test_a_sorted_stream_is_announced_as_a_shuffled_one_is(order):
+def test_sorted_and_shuffled_streams(order):
     """Sorted, no pivot is small although the condition is 5e15: only an estimate can tell."""
     rng = np.random.default_rng(0)
     X = np.sort(rng.uniform(size=300))
@@ -81,7 +81,7 @@ def factorizing(gamma):
 
 @pytest.mark.parametrize("name", factorizing(1.0))
 @pytest.mark.parametrize("gamma", [1e-1, 1e-3, 1e-5, 1e-6])
-def test_float32_that_is_off_by_a_percent_is_announced(name, gamma):
+def test_float32_off_by_a_percent(name, gamma):
     """Samples that come again in other blocks: the block's own kernel is as good as any."""
     rng = np.random.default_rng(2)
     X = np.tile(rng.normal(size=(40, 3)), (3, 1))
@@ -100,7 +100,7 @@ def test_float32_that_is_off_by_a_percent_is_announced(name, gamma):
     assert off > 1e-5 or not announced, off
 
 
-def test_it_is_said_once_however_small_the_portions_and_at_the_callers_own_line():
+def test_it_is_said_once():
     stream = make_stream(60, 1, seed=0)
     K = (stream.K + 1e6 + np.eye(60)).astype(np.float32)
     Y, learner = stream.Y.astype(np.float32), rt.SGD(1e-7)
@@ -172,7 +172,7 @@ def hard_problem(rng, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_digits_are_announced_as_lost_exactly_where_they_are(dtype):
+def test_digits_lost_where_they_are(dtype):
     """The error is that of the samples' shares in the function, relative to all of them.
 
     A miss is an error above a percent without a warning: there is none. A false alarm is a warning
@@ -250,7 +250,7 @@ def test_features_of_very_different_sizes_cost_no_digits():
 
 
 @pytest.mark.parametrize(("how", "small"), [("whole", 1e-4), ("parts", 1e-4), ("features", 1e-8)])
-def test_a_ridge_far_above_the_kernel_of_a_sample_costs_no_digits(how, small):
+def test_a_ridge_far_above_the_kernel(how, small):
     """F_n = Y_n - gamma A_n has no digits where it is small; K A has. The first two in float32."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(12, 20)) * np.where(np.arange(12) % 3 == 1, small, 1.0)[:, None]
@@ -277,14 +277,14 @@ def test_a_ridge_far_above_the_kernel_of_a_sample_costs_no_digits(how, small):
     np.testing.assert_allclose(got, expected, rtol=1e-2, atol=1e-3)
 
 
-def test_a_saved_factor_with_a_diagonal_that_cannot_be_is_an_error():
+def test_a_forged_diagonal():
     state = factorize(torch.eye(3, dtype=torch.float64), 1.0).state_dict()
     state["roots"] = torch.zeros_like(state["roots"])
     with pytest.raises(InvalidInputError, match="roots holds 0; expected numbers above 0"):
         GrowingCholesky(1.0, lambda rows: torch.eye(3)).load_state_dict(state)
 
 
-def test_a_stream_in_good_condition_takes_no_solve_of_its_own_to_be_checked(monkeypatch):
+def test_a_good_stream_takes_no_solve(monkeypatch):
     """The probes of the condition are columns of L^-1 Y, which is computed anyway."""
     calls = []
     for name in ("solve", "product"):
@@ -311,7 +311,7 @@ def test_the_probe_of_divergence_rides_beside_the_learner(monkeypatch):
     assert past == [16, 32]
 
 
-def test_forks_that_extend_their_factors_at_the_same_time_do_not_share_rows():
+def test_forks_do_not_share_rows():
     """As two threads would: both compute rows before either makes them part of its factor."""
     A = torch.randn(16, 16, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     K, streams = A @ A.mT, (list(range(13)), [*range(10), 15, 14, 13])
@@ -325,7 +325,7 @@ def test_forks_that_extend_their_factors_at_the_same_time_do_not_share_rows():
         torch.testing.assert_close(factor.solve(K[rows][:, rows] + 0.5 * eye), eye)
 
 
-def test_the_end_of_a_stream_is_looked_at_however_small_the_portions():
+def test_the_end_of_a_stream_in_portions():
     X = np.arange(22.0)[:, None] * 3
     X[20] = X[19] + 1.5e-3
     K, Y = rt.RBF(1.0)(X).astype(np.float32), (-1.0) ** np.arange(22, dtype=np.float32)
@@ -337,7 +337,7 @@ def test_the_end_of_a_stream_is_looked_at_however_small_the_portions():
         corrector.correct(np.array([21]), Y[21:])
 
 
-def test_without_a_ridge_the_condition_of_the_stream_costs_no_digits():
+def test_no_digits_lost_without_a_ridge():
     """The offline learner fits every target then, and warnings are errors here."""
     rng = np.random.default_rng(0)
     F, Y, learner = rng.normal(size=(6, 6)), rng.normal(size=6), rt.SGD(0.02)

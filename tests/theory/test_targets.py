@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWar
 
 
 @given(stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 6))
-def test_effective_and_corrected_targets_are_equations_8_and_12(stream, eta, gamma, batch):
+def test_equations_8_and_12(stream, eta, gamma, batch):
     learner = rt.SGD(lr=eta, batch_size=batch, reduction="sum")
     for function, formula in (
         (rt.effective_targets, literal.effective),
@@ -43,7 +43,7 @@ def test_effective_and_corrected_targets_are_equations_8_and_12(stream, eta, gam
 
 @each_loss
 @given(data=st.data(), gamma=gammas, panel=panel_sizes)
-def test_theorem_3_2_offline_on_effective_targets_is_online(loss, data, gamma, panel):
+def test_theorem_3_2(loss, data, gamma, panel):
     stream, learner, epochs = data.draw(problems_of(loss, most_epochs=4))
     run = train(stream.features, stream.Y, learner, loss=loss, epochs=epochs)
     options = {"loss": loss, "epochs": epochs}
@@ -58,7 +58,7 @@ def test_theorem_3_2_offline_on_effective_targets_is_online(loss, data, gamma, p
 
 @each_loss
 @given(data=st.data(), gamma=gammas, panel=panel_sizes)
-def test_theorem_4_1_online_on_corrected_targets_is_offline(loss, data, gamma, panel):
+def test_theorem_4_1(loss, data, gamma, panel):
     """And the correction undoes the shift, and the shift the correction."""
     stream, learner, _ = data.draw(problems_of(loss))
     with panels_of(panel):
@@ -88,7 +88,7 @@ def test_theorem_4_1_online_on_corrected_targets_is_offline(loss, data, gamma, p
 @each_loss
 @fewer_examples
 @given(data=st.data(), gamma=gammas, seed=st.integers(0, 1000))
-def test_both_theorems_hold_from_a_start_that_is_not_zero(loss, data, gamma, seed):
+def test_both_theorems_from_a_start(loss, data, gamma, seed):
     stream, learner, _ = data.draw(problems_of(loss, memory=False))
     options = {"initial": np.random.default_rng(seed).normal(size=stream.Y.shape), "loss": loss}
     tolerance = 1e-10 if loss == "squared" else 1e-9
@@ -115,7 +115,7 @@ LEARNER = rt.SGD(lr=0.3)
 
 
 @given(stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 6), seed=st.integers(0, 99))
-def test_half_its_square_is_the_first_term_of_equation_15(stream, eta, gamma, batch, seed):
+def test_half_its_square_is_in_equation_15(stream, eta, gamma, batch, seed):
     Z = stream.Y + np.random.default_rng(seed).normal(size=stream.Y.shape)
     got = rt.discrepancy(
         stream.K, Z, stream.Y, rt.SGD(lr=eta, batch_size=batch, reduction="sum"), gamma
@@ -125,7 +125,7 @@ def test_half_its_square_is_the_first_term_of_equation_15(stream, eta, gamma, ba
 
 
 @given(problem=problems(), gamma=gammas)
-def test_it_is_the_distance_of_the_weights_and_bounds_every_prediction(problem, gamma):
+def test_it_bounds_every_prediction(problem, gamma):
     """Of the weights that torch ends with; it is zero for corrected targets only."""
     stream, learner = problem
     A = np.linalg.solve(gamma * np.eye(len(stream)) + stream.K, stream.Y)
@@ -145,7 +145,7 @@ def test_it_is_the_distance_of_the_weights_and_bounds_every_prediction(problem, 
     assert rt.discrepancy(stream.K, Z, stream.Y, learner, gamma) > 1e-6
 
 
-def test_a_start_that_is_not_zero_only_moves_the_targets():
+def test_a_start_only_moves_the_targets():
     stream = make_stream(14, 2, seed=6)
     initial, Z = np.cos(stream.Y), stream.Y**2
     got = rt.discrepancy(stream.K, Z, stream.Y, LEARNER, 0.4, initial=initial)
@@ -153,7 +153,7 @@ def test_a_start_that_is_not_zero_only_moves_the_targets():
     assert got == pytest.approx(moved, rel=1e-12)
 
 
-def test_a_plain_number_of_any_library_precision_and_scale():
+def test_a_plain_number():
     stream = make_stream(14, 2, seed=7)
     K, Y = stream.K, stream.Y
     expected = rt.discrepancy(K, Y, Y, LEARNER, 0.4)

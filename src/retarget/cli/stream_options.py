@@ -128,10 +128,10 @@ class StreamOptions:
         str,
         learner_option(
             "NAME|MODULE:FACTORY",
-            "Which rows the learner treats as similar: rbf, laplace, matern32, matern52, linear, "
-            "or affine (linear with an intercept). For your own, name the kernel's class, or the "
-            "function that makes it, as package.module:factory; of a network, the empirical NTK "
-            "is used.",
+            "Which rows the learner treats as similar: rbf, laplace, matern52, linear or affine "
+            "(linear with an intercept), for example; the error for a name that does not exist "
+            "lists all. For your own, name the kernel's class, or the function that makes it, as "
+            "package.module:factory; of a network, the empirical NTK is used.",
         ),
     ] = "rbf"
     width: Annotated[

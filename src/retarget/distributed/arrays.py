@@ -16,6 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 from retarget.arrays import as_tensor, require_float
 from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.form import Form
 from retarget.kernels import Kernel, as_kernel
 from retarget.scalars import as_count
 from retarget.streaming.intake import require_unchanged
@@ -147,7 +148,7 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
         return learner
     flat = targets.ndim == 1
     inputs = math.prod(samples.shape[1:])
-    total = total._replace(flat=flat, dtype=dtype, inputs=inputs)
+    total = total._replace(form=Form(flat=flat, dtype=dtype), inputs=inputs)
     return learner.merge(learner.with_learned(total))
 
 

@@ -52,10 +52,10 @@ def prepared(prepare: Callable[..., Any], raw: list[Any], network: nn.Module) ->
         samples = _accepted(tokens, network)
     else:
         samples = _batch(prepare, raw)
-    found = count(as_samples("the result of prepare", samples))
-    if found != len(raw):
+    prepared_count = count(as_samples("the result of prepare", samples))
+    if prepared_count != len(raw):
         raise InvalidInputError(
-            f"prepare made {found} samples of {len(raw)}; expected as many as it is given"
+            f"prepare made {prepared_count} samples of {len(raw)}; expected as many as it is given"
         )
     return samples
 

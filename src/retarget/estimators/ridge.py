@@ -154,7 +154,7 @@ class StreamingRidgeRegressor(StreamRegressor, StreamingRidgeEstimator):
     def _arranged(self, values: np.ndarray) -> Any:
         if values.ndim == 1 and not self.learner_.intercept:
             return 0.0
-        return values[0] if self.learner_.learned.flat else values
+        return values[0] if self.learner_.learned.form.flat else values
 
 
 @own_constructor

@@ -117,8 +117,7 @@ class Corrector(ABC):
             "class": type(self).__name__,
             "options": asdict(self.options) | {"params": self.params},
             "learner": self.learner.to_dict(),
-            "flat": self._form.flat,
-            "numpy": self._form.numpy,
+            "form": self._form.state_dict(),
             "state": {name: value for name, value in state.items() if name not in tensors},
         }
         if self._first is not None:
@@ -172,7 +171,7 @@ class Corrector(ABC):
                     f"the state has the {name} {saved}, the corrector {mine[name]}; expected the "
                     "same"
                 )
-        self._form = Form(numpy=bool(values["numpy"]), flat=bool(values["flat"]))
+        self._form = Form.from_state(values["form"])
         # copied, as all that a caller gives, and for the memory alignment of samples that were
         # never saved: same bits in results
         device = next(self.module.parameters()).device

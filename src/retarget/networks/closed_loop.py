@@ -261,7 +261,7 @@ class ClosedLoopCorrector(Corrector):
         tensors = part_of(state, "leader")
         leader = TangentLearner.from_state(state["leader"], tensors, self.module)
         options = [each.to_state()[0]["options"] for each in (self._leader, leader)]
-        if options[0] != options[1] or state["leader"]["flat"] is not False:  # it is given matrices
+        if options[0] != options[1] or leader.learned.form.flat:  # it is given matrices
             raise InvalidInputError(
                 "the options of the saved TangentLearner differ from the corrector's"
             )

@@ -44,7 +44,7 @@ CONSTANT = {"penalty": None, "learning_rate": "constant", "eta0": 0.03}
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("rate", ["constant", "invscaling"])
-def test_a_linear_model_of_scikit_learn_is_its_description(intercept, rate):
+def test_a_linear_model_of_scikit_learn(intercept, rate):
     stream = drifting(157, dimensions=5)
     stream = as_stream(stream.X + 0.4, stream.Y + 0.7)
     options = CONSTANT | {"fit_intercept": intercept, "learning_rate": rate, "power_t": 0.3}
@@ -60,7 +60,7 @@ def test_a_linear_model_of_scikit_learn_is_its_description(intercept, rate):
     np.testing.assert_allclose(moved, steps[:, None] * (stream.Y - passage.before), atol=1e-10)
 
 
-def test_a_penalty_leaves_the_intercept_alone_and_the_description_says_so():
+def test_a_penalty_leaves_the_intercept_alone():
     stream = drifting(157, dimensions=5)
     options = CONSTANT | {"penalty": "l2", "alpha": 0.01}
     shifted = as_stream(stream.X, stream.Y + 2)
@@ -106,7 +106,7 @@ def test_a_linear_module_is_its_description(loss, optimizer):
     np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
 
 
-def test_groups_of_parameters_with_different_rates_are_described_exactly():
+def test_groups_with_different_rates():
     stream = drifting(85, outputs=2, dimensions=4)
     module = network(4, 2, seed=3)
     parts = [{"params": [module.weight]}, {"params": [module.bias], "lr": 0.09}]
@@ -129,7 +129,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_outputs_with_different_kernels_are_not_said_to_be_exact(shared):
+def test_outputs_with_different_kernels(shared):
     stream, module = drifting(85, outputs=2, dimensions=4), Scaled(shared)
     sgd = torch.optim.SGD(module.parameters(), lr=0.01)
     model = module, sgd, LOSSES["half"]
@@ -139,7 +139,7 @@ def test_outputs_with_different_kernels_are_not_said_to_be_exact(shared):
     assert np.abs(passage.end - passage.after - theory).max() > 0.1 * np.abs(theory).max()
 
 
-def test_frozen_parameters_and_those_that_the_optimizer_has_not():
+def test_frozen_and_unoptimized_parameters():
     stream = drifting(70, dimensions=4)
     frozen, other = network(4, 1, hidden=20), network(4, 1, hidden=20)
     frozen[0].requires_grad_(False)
@@ -151,7 +151,7 @@ def test_frozen_parameters_and_those_that_the_optimizer_has_not():
         np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
 
 
-def test_a_wide_network_is_nearly_described_and_not_said_to_be_exact():
+def test_a_wide_network_is_nearly_described():
     stream = drifting(70, outputs=2, dimensions=4)
     passage, theory, described, kernel = movements(network(4, 2, hidden=300), stream, lr=0.002)
     assert isinstance(kernel, DenseKernel)
@@ -162,7 +162,7 @@ def test_a_wide_network_is_nearly_described_and_not_said_to_be_exact():
     assert 1e-5 < gap < 0.5
 
 
-def test_few_rows_have_a_dense_kernel_too_many_none_and_a_machine_may_diverge(monkeypatch):
+def test_few_and_too_many_rows(monkeypatch):
     stream = drifting(9, dimensions=8)
     passage, theory, _, kernel = movements(SGDRegressor(**CONSTANT), stream)
     assert isinstance(kernel, DenseKernel)

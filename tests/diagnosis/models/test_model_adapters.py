@@ -32,7 +32,7 @@ def ran(model, stream, rows=40):
     return model
 
 
-def test_partial_fit_gets_rows_in_mini_batches_and_no_copy_knows_another():
+def test_partial_fit_in_mini_batches():
     given = RunningMean()
     trained = ran(opened(given, NUMBERS, batch_size=7), NUMBERS, 14)
     (inner,) = trained._models
@@ -46,7 +46,7 @@ def test_partial_fit_gets_rows_in_mini_batches_and_no_copy_knows_another():
 
 
 @pytest.mark.parametrize("stream", [TWO, CLASSES], ids=["numbers", "classes"])
-def test_a_regressor_of_one_output_is_copied_for_each_target(stream, monkeypatch):
+def test_one_output_is_copied_for_each_target(stream, monkeypatch):
     monkeypatch.setattr(adapters, "PREDICTED_AT_ONCE", 7)
     predicted = ran(opened(SGDRegressor(eta0=0.05), stream), stream).predict(stream.X)
     for column, y in enumerate(stream.Y.T):
@@ -60,7 +60,7 @@ def test_a_regressor_of_one_output_is_copied_for_each_target(stream, monkeypatch
 
 
 @pytest.mark.parametrize("model", [SGDClassifier(loss="log_loss"), Perceptron()])
-def test_a_classifier_gets_names_and_knows_all_of_them_from_the_start(model):
+def test_a_classifier_knows_all_names(model):
     trained = ran(opened(model, CLASSES), CLASSES, 30)  # the third class is yet to come
     (inner,) = trained._models
     assert list(inner.classes_) == ["y0", "y1", "y2"]
@@ -75,7 +75,7 @@ def test_a_classifier_gets_names_and_knows_all_of_them_from_the_start(model):
     ("kind", "stream"),
     [(SGDClassifier, CLASSES), (Perceptron, CLASSES), (SGDRegressor, NUMBERS)],
 )
-def test_many_steps_in_one_call_are_the_same_steps(kind, stream):
+def test_many_steps_in_one_call(kind, stream):
     model, done = opened(kind(), stream), []
     assert (model.quick, opened(kind(), stream, batch_size=3).quick) == (True, False)
     at_once = model.fresh()
@@ -87,7 +87,7 @@ def test_many_steps_in_one_call_are_the_same_steps(kind, stream):
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_the_batch_fit_is_that_of_scikit_learn_only():
+def test_the_batch_fit_of_scikit_learn():
     with seeded(3):
         expected = SGDRegressor().fit(NUMBERS.X, NUMBERS.Y[:, 0]).predict(NUMBERS.X)
     model = opened(SGDRegressor(), NUMBERS).fresh()
@@ -103,7 +103,7 @@ def test_the_batch_fit_is_that_of_scikit_learn_only():
         assert not opened(other, NUMBERS, lr=0.1).fresh().fit(NUMBERS.X, NUMBERS.Y)
 
 
-def test_river_gets_one_row_at_a_time_as_a_dict():
+def test_river_gets_dicts_of_one_row():
     given = users.OneByOne(0.05)
     trained = ran(opened(given, TWO, batch_size=5), TWO)
     assert trained.batch_size == 1
@@ -271,7 +271,7 @@ def test_an_interruption_is_not_a_failure():
 
 
 @pytest.mark.parametrize("kind", [MultinomialNB, ComplementNB])
-def test_a_model_that_needs_features_that_are_not_negative_is_told_so(kind):
+def test_a_model_that_needs_positive_features(kind):
     needs = r"\(1, 3\) and classes .* \(1, 3\), some of them negative, .* standardize=False .--as"
     with pytest.raises(InvalidInputError, match=needs):
         opened(kind(), CLASSES)
@@ -279,7 +279,7 @@ def test_a_model_that_needs_features_that_are_not_negative_is_told_so(kind):
     assert ran(opened(kind(), as_they_are), as_they_are).learned == 40
 
 
-def test_a_model_that_needs_several_rows_at_a_time_is_told_so():
+def test_a_model_that_needs_several_rows():
     needs = r"GaussianNB gave predictions .* more rows at a time; .*learner=.*batch_size=8"
     with pytest.raises(InvalidInputError, match=needs):
         opened(GaussianNB(), CLASSES)

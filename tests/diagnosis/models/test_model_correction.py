@@ -38,7 +38,7 @@ def chosen_by_hand(model, options, machine):
     return tried, errors
 
 
-def test_the_candidate_with_the_least_error_on_the_learned_rows_is_kept():
+def test_the_candidate_with_the_least_error():
     options = options_for(model=network(4, hidden=16), lr=0.008, batch_size=3)
     model, machine = machine_of(options)
     tried, errors = chosen_by_hand(model, options, machine)
@@ -89,7 +89,7 @@ def test_targets_of_a_usable_size_are_preferred(monkeypatch):
     assert end == pytest.approx(least, rel=1e-12)
 
 
-def test_a_model_that_fails_on_some_targets_gets_others():
+def test_after_failing_on_some_targets():
     options = options_for(model=network(4, hidden=24), lr=0.05, batch_size=3)
     model, machine = machine_of(options)
     found = best_correction(model, machine, STREAM, options, quietly)
@@ -98,7 +98,7 @@ def test_a_model_that_fails_on_some_targets_gets_others():
     assert np.isfinite(found.model.predict(STREAM.X)).all()
 
 
-def test_held_out_rows_play_no_part_in_the_choice():
+def test_held_out_rows_choose_nothing():
     options = options_for(model=network(4, hidden=24), lr=0.05, batch_size=3)
     parted = split(drifting(150, dimensions=4), None, options)
     other = parted._replace(

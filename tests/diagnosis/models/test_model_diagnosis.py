@@ -73,7 +73,7 @@ def run(model, parted, **options):
     return diagnose_model(parted, options_for(model=model, **options))
 
 
-def test_a_linear_model_with_an_intercept_against_plain_loops_and_the_theory():
+def test_a_linear_model_against_plain_loops():
     parted = sorted_stream(seed=1, linear=True)
     X, y = parted.stream.X, parted.stream.Y[:, 0]
     given = SGDRegressor(**SGD)
@@ -124,7 +124,7 @@ def test_a_linear_model_with_an_intercept_against_plain_loops_and_the_theory():
 
 
 @pytest.mark.parametrize("metric", ["auto", "absolute"])
-def test_each_change_is_compared_with_the_model_as_it_came_on_every_question(metric):
+def test_each_change_on_every_question(metric):
     parted = both_questions()
     options = {"lr": 0.006, "batch_size": 4, "seed": 5, "metric": metric}
     found = run(network(5), parted, **options)
@@ -191,7 +191,7 @@ class PlainSGD:
 
 @pytest.mark.parametrize("hold_out", ["rows", "group"])
 @pytest.mark.parametrize("metric", ["squared", "absolute"])
-def test_what_a_model_forgot_and_why_it_is_behind_by_hand(metric, hold_out):
+def test_what_a_model_forgot_and_why(metric, hold_out):
     stream = sorted_stream(n=150, linear=True, seed=2).stream
     groups = np.array([f"g{k}" for k in np.arange(150) // 7 % 9])
     stream = replace(stream, groups=groups, group_column="g", target_scales=np.array([3.0]))
@@ -253,7 +253,7 @@ def test_what_a_model_forgot_and_why_it_is_behind_by_hand(metric, hold_out):
         assert cost.low < cost.value < cost.high
 
 
-def test_nothing_is_said_of_forgetting_if_no_rows_of_the_stream_are_held_out():
+def test_no_held_out_rows_and_no_forgetting():
     for parted in (sorted_stream(n=60), progressive(sorted_stream(n=60).stream)):
         found = run(PlainSGD(), parted)
         assert found.forgetting is found.order_cost is found.one_pass_cost is None
@@ -263,7 +263,7 @@ def test_nothing_is_said_of_forgetting_if_no_rows_of_the_stream_are_held_out():
     assert diverges.forgetting.value > 100 or diverges.forgetting is None
 
 
-def test_a_batch_fit_that_stops_early_is_not_the_judge():
+def test_a_batch_fit_that_stops_early():
     """One epoch at a low rate: its own fit is no better, and yet corrected targets help."""
     own_fit = SGDRegressor(penalty=None, learning_rate="constant", eta0=0.004, max_iter=1)
     found = run(own_fit, both_questions())
@@ -285,7 +285,7 @@ def test_nothing_closes_more_than_the_whole_gap():
     assert found.closed["whole"] == UNKNOWN
 
 
-def test_a_batch_fit_that_fails_is_noted_and_the_changes_are_still_judged():
+def test_a_batch_fit_that_fails_is_noted():
     """In epochs this model diverges; in one pass it does not."""
 
     class Fragile(OneByOne):
@@ -307,7 +307,7 @@ def test_a_batch_fit_that_fails_is_noted_and_the_changes_are_still_judged():
     assert math.isfinite(found.score("random order", "test").change.value)
 
 
-def test_a_gap_is_closed_only_where_there_is_one():
+def test_gaps_that_can_be_closed():
     found = run(SGDRegressor(**SGD), both_questions())
     for question in found.questions:
         behind = found.score("batch", question).change.high < 0
@@ -315,7 +315,7 @@ def test_a_gap_is_closed_only_where_there_is_one():
     assert found.closed["whole"].low > 0.5
 
 
-def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
+def test_corrected_targets_for_a_narrow_network():
     """Its movement is the theory's to 1%, and yet it cannot follow targets of this size."""
     found = run(network(5, hidden=64), sorted_stream(n=100), lr=0.003, gamma=0.3, ridge=0.0)
     assert found.agreement > 0.98
@@ -332,7 +332,7 @@ def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
 
 
 @pytest.mark.parametrize("model", [Perceptron(), NearestMeans()])
-def test_classes_one_after_another_and_a_model_that_nothing_describes(model):
+def test_classes_in_order_and_no_description(model):
     found = run(model, Split(classes(90), {"test": classes(60)}))
     for score in found.scores[:3]:
         assert 0 <= score.accuracy.low <= score.accuracy.high <= 1
@@ -350,7 +350,7 @@ def test_classes_one_after_another_and_a_model_that_nothing_describes(model):
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_equal_losses_are_no_change_even_without_a_single_error(wrong):
+def test_equal_losses_are_no_change(wrong):
     """With one wrong row of 30, many resamples have none: 0 / 0 is no change, too."""
     stream, rows = classes(60), classes(30)
     names = dict(zip(map(tuple, rows.X), np.repeat(["y0", "y1", "y2"], 10), strict=True))
@@ -391,7 +391,7 @@ def test_a_seed_repeats_everything(model, options):
     assert other.orders != one.orders
 
 
-def test_a_progressive_evaluation_judges_by_rows_not_learned_yet():
+def test_a_progressive_evaluation():
     stream = sorted_stream(n=64, linear=True).stream
     found = run(SGDRegressor(eta0=0.1), progressive(stream), block_size=16)
     assert found.score("as it came", "progressive").error == found.prequential
@@ -450,7 +450,7 @@ def test_a_long_stream_is_thinned_for_its_orders(monkeypatch, held_out):
         ),
     ],
 )
-def test_a_model_that_fails_over_the_stream_as_it_came_is_an_error(nan, what, evaluation):
+def test_a_model_that_fails_over_the_stream(nan, what, evaluation):
     parted = sorted_stream(n=60)
     stream = replace(parted.stream, rows=np.arange(60) + 47)
     parted = progressive(stream) if evaluation == "progressive" else parted._replace(stream=stream)
@@ -458,7 +458,7 @@ def test_a_model_that_fails_over_the_stream_as_it_came_is_an_error(nan, what, ev
         run(FailsLater(30, nan=nan), parted)
 
 
-def test_a_model_that_fails_on_held_out_rows_is_an_error():
+def test_a_model_that_fails_on_held_out_rows():
     class Narrow(RunningMean):
         def predict(self, X):
             if np.abs(X).max() > 50:
@@ -474,7 +474,7 @@ def test_a_model_that_fails_on_held_out_rows_is_an_error():
         run(Narrow(), Split(parted.stream, {"test": far}))
 
 
-def test_a_row_that_the_model_cannot_learn_is_told_with_what_it_needs():
+def test_a_row_that_cannot_be_learned():
     stream = classes(40)
     X = np.abs(stream.X)
     X[25, 1] = -0.5
@@ -486,7 +486,7 @@ def test_a_row_that_the_model_cannot_learn_is_told_with_what_it_needs():
         run(MultinomialNB(), parted)
 
 
-def test_a_model_that_fails_in_another_order_is_noted_only():
+def test_failing_in_another_order_is_noted():
     class Sorted(RunningMean):
         """It takes rows in the order of their first feature only, and exits otherwise."""
 
@@ -507,7 +507,7 @@ def test_a_model_that_fails_in_another_order_is_noted_only():
     assert found.orders == {"test": ()}
 
 
-def test_a_model_that_diverges_keeps_its_error_and_nothing_is_compared_with_it():
+def test_a_model_that_diverges_keeps_its_error():
     fast, slow = (SGDRegressor(eta0=eta, learning_rate="constant") for eta in (1.0, 0.03))
     found = run(fast, sorted_stream(n=20))
     assert found.failures[0].startswith(
@@ -537,7 +537,7 @@ def test_what_a_model_prints_goes_to_standard_error(capsys, monkeypatch, tmp_pat
     assert {"imported", "made", "learns", "says"} <= set(said.err.split())
 
 
-def test_weight_decay_from_a_start_has_no_corrected_targets():
+def test_weight_decay_from_a_start():
     stream = drifting(40, outputs=2, dimensions=3)
     found = run(network(3, 2), progressive(stream), lr=0.02, batch_size=4, weight_decay=0.1)
     assert found.shift.shape == (40, 2)
@@ -554,7 +554,7 @@ def test_agreement():
     assert found == pytest.approx([0.9, 0, 1, -math.inf])
 
 
-def test_the_diagnosis_runs_the_model_on_the_same_rows():
+def test_the_model_runs_on_the_same_rows():
     stream = sorted_stream(n=80, linear=True).stream
     names = np.array(["north", "south"])[np.arange(80) // 40]
     found = rt.diagnose(

@@ -27,7 +27,7 @@ def parts(numbers):
     return Partition(tuple(f"g{k}" for k in range(numbers.max() + 1)), numbers)
 
 
-def test_checkpoints_are_few_and_at_changes_of_the_group():
+def test_checkpoints_at_changes_of_the_group():
     few = parts([0] * 20 + [1] * 30 + [0] * 50)
     found = checkpoints(few, 1, batch_size=1)
     assert {20, 50, 100} <= set(found)
@@ -58,7 +58,7 @@ def literal_movement(stream, groups, after, moments, batch):
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_a_pass_is_a_plain_loop_and_movement_goes_to_those_learned_between(batch, monkeypatch):
+def test_a_pass_is_a_plain_loop(batch, monkeypatch):
     stream = drifting(61, outputs=2, dimensions=3)
     numbers = np.random.default_rng(0).integers(3, size=61)
     groups = parts(np.sort(numbers[:40]).tolist() + numbers[40:].tolist())
@@ -96,7 +96,7 @@ def test_a_pass_is_a_plain_loop_and_movement_goes_to_those_learned_between(batch
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_held_out_rows_are_asked_at_their_time_and_later(batch):
+def test_when_held_out_rows_are_asked(batch):
     """Plain linear SGD, computed again by hand with the weights after each step."""
     stream, rng = drifting(50, outputs=2, dimensions=3), np.random.default_rng(1)
     held = np.sort(rng.permutation(50)[:11])
@@ -146,7 +146,7 @@ class Locked(RunningMean):
         self.lock = threading.Lock()
 
 
-def test_being_asked_later_does_not_change_the_pass_of_the_model():
+def test_being_asked_later_changes_nothing():
     stream = drifting(60)
     held = HeldOut(stream.X[::5] + 0.1, np.arange(0, 60, 5))
     found = pass_as_it_came(opened(Adapting(), stream), stream, partition(stream), 0, quietly, held)
@@ -201,7 +201,7 @@ class Counted(RunningMean):
         return np.full(len(X), 10.0 + abs(len(self.seen) / self.per_epoch - self.best))
 
 
-def test_epochs_end_when_the_error_held_aside_stops_falling(monkeypatch):
+def test_when_epochs_end(monkeypatch):
     stream = drifting(40)
     model = opened(Counted(), stream)
     best = batch_model(model, stream.X, stream.Y, 0, quietly)

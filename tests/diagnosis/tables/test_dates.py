@@ -106,7 +106,7 @@ EXPECTED = "expected dates such as 2000-01-31, .* or numbers"
         ),
     ],
 )
-def test_dates_that_are_not_clear_are_an_error_for_times_and_features(texts, message):
+def test_unclear_dates_are_an_error(texts, message):
     table = pl.concat([timed(texts)] * 4)
     with pytest.raises(InvalidInputError, match=f"the column 't' holds dates .*{message}"):
         make_stream(table, "y", time="t", impute="mean")
@@ -143,7 +143,7 @@ def test_the_advice_for_dates_that_are_not_clear():
     assert make_stream(timed(texts), "y", time="t").rows.tolist() == [3, 2, 1]
 
 
-def test_rows_of_features_are_named_as_in_the_file():
+def test_rows_are_named_as_in_the_file():
     table = timed(["2000-01-01", "2000-01-02", "2000/01/03", "2000-01-04"])
     table = table.with_columns(late=pl.Series([4, 3, 2, 1]), y=pl.Series([1.0, 4.0, 9.0, None]))
     with pytest.raises(InvalidInputError, match="'2000/01/03' in row 3 and '2000-01-02' in row 2"):
@@ -157,7 +157,7 @@ def test_text_that_only_begins_like_dates_is_text():
     assert make_stream(timed(["2000-02-30", "2000-02-31"] * 10), "y").X.shape == (20, 3)
 
 
-def test_a_test_set_is_read_in_the_format_that_was_learned():
+def test_the_format_of_a_test_set():
     table = timed([f"{k % 28 + 1:02}/{k % 12 + 1:02}/2000" for k in range(40)])
     _, preparation = prepare(order_rows(table, Roles(("y",), standardize=False)))
 
@@ -221,6 +221,27 @@ def test_integers_after_a_space_stay_integers(tmp_path, space, size):
     table = read_table(path)
     assert table["t"].to_list() == times
     assert order_rows(table, Roles(("y",), time="t")).numbers.tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("times", "rows"),
+    [
+        (["1600000000.123456789", "1600000000.123456788", "5", "7.25"], 2),
+        (["1600000000.123456", "1600000000.123455", "5", "5"], 0),
+        (["1.6000000000000001e18", "1.6000000000000001e18", "1.6e18", "1.7e18"], 3),
+        (["4503599627370497.0", "4503599627370497.0", "0.1", "0.1"], 0),  # whole, and short
+        (pl.Series([0.1, 0.1, 16777215, 16777215], dtype=pl.Float32), 0),
+        (pl.Series([0.12345678, 0.123456781, 2**25 + 4, 2**25 + 5], dtype=pl.Float32), 4),
+    ],
+)
+def test_times_that_decimal_numbers_may_have_rounded_are_noted(tmp_path, times, rows):
+    table = pl.DataFrame({"t": times, "x": range(4), "y": [0.5, 1, 2, 3]})
+    if table["t"].dtype == pl.String:
+        table.write_csv(tmp_path / "times.csv")
+        table = read_table(tmp_path / "times.csv")
+    notes = order_rows(table, Roles(("y",), time="t")).notes
+    noted = [note for note in notes if "keep their order in the file" in note]
+    assert [note.partition(" ")[0] for note in noted] == [str(rows)] * bool(rows)
 
 
 @given(st.lists(st.one_of(st.none(), st.text("0123456789-/.: TZ+JanM,")), min_size=1))

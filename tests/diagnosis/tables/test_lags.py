@@ -100,7 +100,7 @@ def test_a_lag_is_not_a_leak():
         make_stream(leak, "y", lags=2)
 
 
-def test_a_test_set_has_lags_of_its_own_earlier_rows():
+def test_a_test_set_has_own_lags():
     table = panel().select("day", "store", "price", "y")
     given = Roles(("y",), time="day", group="store", lags=2, standardize=False)
     _, preparation = prepare(order_rows(table, given))
@@ -135,7 +135,7 @@ def test_what_has_no_lags(columns, options, message):
         make_stream(table, "y", **options)
 
 
-def test_numbers_that_look_like_classes_have_lags_if_they_are_called_numbers():
+def test_lags_of_numbers_that_look_like_classes():
     table = pl.DataFrame({"y": [1, 2, 2, 1] * 10})
     with pytest.raises(InvalidInputError, match=r"Y\.astype\(float\)"):
         make_stream(table, "y", lags=1)
@@ -156,7 +156,7 @@ def a_series(rows=80):
     return pl.DataFrame({"month": months, "y": y})
 
 
-def test_a_series_alone_is_told_of_lags_and_learned_with_them(command, tmp_path):
+def test_a_series_alone_needs_lags(command, tmp_path):
     series, later = tmp_path / "series.csv", tmp_path / "later.csv"
     a_series().write_csv(series)
     a_series(30).write_csv(later)

@@ -19,7 +19,7 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("compression", ["uncompressed", "zstd", "snappy", "gzip", "lz4"])
 @pytest.mark.parametrize("options", [{}, {"row_group_size": 700, "data_page_size": 999}])
-def test_numbers_and_text_are_counted_whatever_they_are_packed_with(path, compression, options):
+def test_numbers_and_text_are_counted(path, compression, options):
     rng = np.random.default_rng(0)
     texts = [f"{k:08}" for k in rng.permutation(ROWS)]  # and 4 bytes for the length of each
     columns = {"number": rng.normal(size=ROWS), "text": texts, "other": rng.normal(size=ROWS)}
@@ -32,7 +32,7 @@ def test_numbers_and_text_are_counted_whatever_they_are_packed_with(path, compre
     assert sizes.loaded([]) == 0
 
 
-def test_what_is_repeated_counts_as_often_as_it_is_there(path):
+def test_repeats_are_counted(path):
     """Stored once, with how often: the page itself is small, too."""
     table = pl.DataFrame({"a": ["x"] * 100_000, "b": [{"c": 1.0}] * 100_000})
     table.write_parquet(path, compression="uncompressed")

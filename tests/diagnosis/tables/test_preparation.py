@@ -30,7 +30,7 @@ def a_table(rows=ROWS, **more):
     return pl.DataFrame(columns | more, strict=False)
 
 
-def test_numbers_and_categories_are_learned_from_the_first_rows_only():
+def test_preparation_learns_from_the_first_rows():
     table = a_table()
     stream = make_stream(table, "y")
     assert stream.feature_names == ("x", "k", "color=blue", "color=green", "color=red")
@@ -126,7 +126,7 @@ GAPS["color"] = [None] * 2 + ["red", "blue"] * 29
 
 
 @pytest.mark.parametrize(("impute", "fill"), [("mean", 4.0), ("median", 2.5), ("zero", 0.0)])
-def test_missing_values_are_filled_in_and_rows_without_a_target_left_out(impute, fill):
+def test_missing_values_and_missing_targets(impute, fill):
     stream = make_stream(a_table(**GAPS), "y", impute=impute, standardize=False)
     np.testing.assert_array_equal(stream.X[:4, 0], fill)
     blue = stream.feature_names.index("color=blue")  # as frequent as red, and first
@@ -165,7 +165,7 @@ def test_rows_are_sorted_by_time(times, order):
     assert not any("Sorted" in note for note in sorted_already.notes)
 
 
-def test_groups_are_text_and_not_a_feature_unless_asked():
+def test_groups_are_text_and_no_feature():
     stream = make_stream(a_table(g=["=1+1", "<script>", None] * 20), "y", group="g")
     assert list(stream.groups[:3]) == ["=1+1", "<script>", "(missing)"]
     assert stream.group_column == "g"
@@ -267,7 +267,7 @@ def bikes(rows=200, seed=0):
     )
 
 
-def test_columns_that_add_up_to_the_target_are_named():
+def test_columns_that_add_up_to_the_target():
     parts = ("casual", "registered")
     table = bikes()
     assert make_stream(table, "bikers").adding_up == parts
@@ -305,11 +305,11 @@ def test_columns_that_add_up_to_the_target_are_named():
         bikes().with_columns(bikers=pl.when(pl.col("temp") > 15).then(1.5).otherwise(2.5)),
     ],
 )
-def test_columns_that_do_not_add_up_to_the_target(table):
+def test_columns_that_do_not_add_up(table):
     assert make_stream(table, "bikers").adding_up == ()
 
 
-def test_earlier_values_of_a_straight_line_do_not_add_up_to_it():
+def test_earlier_values_of_a_straight_line():
     rows = np.arange(100.0)
     table = pl.DataFrame({"x": np.random.default_rng(0).normal(size=100), "y": rows**2})
     assert make_stream(table, "y", lags=3, allow_leak=True).adding_up == ()

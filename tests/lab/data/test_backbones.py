@@ -42,7 +42,7 @@ def written(folder, content, name="weights.pth", zipped=True):
     return path
 
 
-def test_by_name_from_the_folder_of_data_and_by_file(monkeypatch, tmp_path):
+def test_backbones_by_name_and_by_file(monkeypatch, tmp_path):
     monkeypatch.setattr(backbones, "resnet18_from", lambda path: path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
@@ -166,7 +166,7 @@ class Calls:
 
 
 @zip_and_old
-def test_other_objects_are_refused_and_nothing_in_a_hostile_file_runs(tmp_path, zipped):
+def test_hostile_files_run_nothing(tmp_path, zipped):
     canary = tmp_path / "canary"
     for why, content in {
         "torch.nn.modules.linear Linear": torch.nn.Linear(2, 2),

@@ -122,7 +122,7 @@ def notes(tmp_path):
     return list((tmp_path / "cache" / "checksums").glob("*"))
 
 
-def test_a_large_file_is_read_once_and_a_small_one_is_not_noted(large, tmp_path, reads):
+def test_large_files_are_read_once(large, tmp_path, reads):
     assert [file_checksum(large) for _ in range(3)] == [sha256(CONTENT)] * 3
     assert reads.call_count == 1
     assert len(notes(tmp_path)) == 1
@@ -180,7 +180,7 @@ def test_files_that_are_not_noted(large, tmp_path, monkeypatch):
     assert file_checksum(large) == sha256(CONTENT)
 
 
-def test_several_files_by_name_with_a_bar_that_reaches_its_end(tmp_path, monkeypatch):
+def test_several_files_with_a_bar(tmp_path, monkeypatch):
     bar = MagicMock()
     monkeypatch.setattr(cache, "PatientBar", bar)
     # smaller than a step of the bar
@@ -228,7 +228,7 @@ def test_data_sets_are_the_files_that_are_read(tmp_path, monkeypatch, data_set, 
     }
 
 
-def test_core50_is_the_archive_or_the_frames_that_are_used(tmp_path):
+def test_core50_is_the_archive_or_frames(tmp_path):
     def summed(count=2):
         core50._frames_checksum.cache_clear()
         return core50_checksums(source, count)
@@ -261,7 +261,7 @@ def test_core50_is_the_archive_or_the_frames_that_are_used(tmp_path):
         summed()
 
 
-def test_a_backbone_is_the_content_of_its_file_or_the_imported_network(tmp_path, monkeypatch):
+def test_a_backbone_is_its_content(tmp_path, monkeypatch):
     path, copy = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     same_error(lambda: load_backbone(path), lambda: backbone_checksum(path))
     official = ("resnet18", tmp_path)

@@ -48,7 +48,7 @@ def test_every_form_becomes_images_and_labels(tmp_path, monkeypatch, form):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_planes_of_an_image_are_red_green_and_blue():
+def test_planes_are_red_green_and_blue():
     pixels = np.repeat(np.array([[1, 2, 3]], np.uint8), 1024, axis=1)
     pixels[0, 32] = 9  # the first of the second row of red
     (image,), _ = parse_batch(binary_batch(pixels, [0]), "a.bin", "made")
@@ -71,7 +71,7 @@ def test_a_bad_batch_is_explained(case):
 
 
 @pytest.mark.parametrize("form", ["binary", "binary archive"])
-def test_a_bad_batch_is_named_and_none_is_larger_than_those_of_cifar10(tmp_path, monkeypatch, form):
+def test_bad_and_large_batches(tmp_path, monkeypatch, form):
     assert all(f.size <= cifar10.LARGEST_FILE for f in CIFAR10_PYTHON_FILES + CIFAR10_BINARY_FILES)
     write_made_cifar10(tmp_path, form)
     with monkeypatch.context() as patch:

@@ -236,7 +236,7 @@ def every_group(numbers=(0,)):
     return {Frame(s, label, n) for s in range(1, 12) for label in range(50) for n in numbers}
 
 
-def test_frames_are_chosen_in_each_session_of_each_object_and_none_may_miss():
+def test_frames_of_sessions_and_objects():
     frames = sorted(every_group((3, 10, 11, 200, 1000)), key=hash)
     assert choose(frames, 3, "made", partial=False) == sorted(every_group((3, 11, 1000)))
     whole = every_group((1, 2))

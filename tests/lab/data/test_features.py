@@ -44,7 +44,7 @@ def backbone():
     return Counting()
 
 
-def test_features_are_what_the_backbone_makes_of_prepared_images(backbone, images):
+def test_features_of_prepared_images(backbone, images):
     found = image_features(backbone, images, size=5, batch_size=3)
     assert backbone.calls == [(3, False, False), (3, False, False), (1, False, False)]
     assert (type(found), found.dtype, found.shape) == (np.ndarray, np.float32, (7, 2))
@@ -76,7 +76,7 @@ def test_both_layouts_and_both_libraries(backbone, images):
     assert not cache_folder("features").exists()
 
 
-def test_the_backbone_and_torch_are_left_as_they_were(backbone, images, request):
+def test_the_backbone_and_torch_stay(backbone, images, request):
     chosen = torch.get_float32_matmul_precision()
     request.addfinalizer(lambda: torch.set_float32_matmul_precision(chosen))
     torch.set_float32_matmul_precision("medium")

@@ -19,7 +19,7 @@ from support.made_mnist import made_file, stored
 from support.mirror import Answer
 
 
-def test_the_folder_is_the_given_one_then_the_variable_then_the_cache(monkeypatch, tmp_path):
+def test_where_the_folder_is_looked_for(monkeypatch, tmp_path):
     cache = Path(platformdirs.user_cache_dir("retarget"))
     monkeypatch.delenv("RETARGET_DATA", raising=False)
     assert data_folder() == cache
@@ -33,7 +33,7 @@ def test_the_folder_is_the_given_one_then_the_variable_then_the_cache(monkeypatc
     assert fetch.get_command(MNIST, data_folder("my data")) == command
 
 
-def test_the_forms_of_a_file_are_looked_for_in_order(tmp_path):
+def test_forms_of_a_file_in_order(tmp_path):
     """The download, what was in it, another archive; each whole, or what it lacks is named."""
     inside = tuple(stored(f"inside/{name}", name.encode()) for name in ("one", "two"))
     file = made_file("all.tar", b"12", (), inside, (stored("other.tar", b"o"),))
@@ -60,7 +60,7 @@ def test_the_forms_of_a_file_are_looked_for_in_order(tmp_path):
     assert check_file(file, tmp_path) == ("ok", "")
 
 
-def test_a_file_that_cannot_be_read_or_has_another_size(tmp_path, monkeypatch):
+def test_unreadable_files_and_other_sizes(tmp_path, monkeypatch):
     file, path = made_file("one", b"official"), tmp_path / "one"
     path.mkdir()
     assert check_file(file, tmp_path) == ("unreadable", f"{path} is not a file")
@@ -114,7 +114,7 @@ def wanted_from(*mirrors):
     return DataSet("made", "for tests", (made_file("file.bin", CONTENT, addresses),))
 
 
-def test_a_download_is_whole_and_readable_and_made_once(tmp_path, mirror):
+def test_a_download_is_made_once(tmp_path, mirror):
     mirror.answers["/file.bin"] = Answer(CONTENT)
     folder, arrived = tmp_path / "new" / "folder", []
     wanted = wanted_from(mirror.address)
@@ -133,7 +133,7 @@ def test_a_download_is_whole_and_readable_and_made_once(tmp_path, mirror):
     assert (folder / "file.bin").read_bytes() == CONTENT
 
 
-def test_without_a_length_after_a_redirection_packed_for_the_way(tmp_path, mirror):
+def test_packed_downloads_without_a_length(tmp_path, mirror):
     elsewhere = {"Location": f"{mirror.address}/elsewhere"}
     packed = gzip.compress(CONTENT)
     mirror.answers["/file.bin"] = Answer(b"look there", status=302, headers=elsewhere)
@@ -158,7 +158,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_mirror_leaves_nothing_and_the_next_is_asked(tmp_path, mirror, other_mirror, case):
+def test_after_a_bad_mirror_the_next(tmp_path, mirror, other_mirror, case):
     mirror.answers["/file.bin"], message = BAD[case]
     with pytest.raises(DownloadError, match=f"\n  {mirror.address}/file.bin: .*{message}") as error:
         get(wanted_from(mirror.address), tmp_path)

@@ -23,7 +23,7 @@ def made_network(monkeypatch, tmp_path):
 TEXTS = ("four", "a", "sentences", "of", "other lengths")
 
 
-def test_embeddings_are_means_over_the_tokens_in_the_order_of_the_texts(made_network):
+def test_embeddings_are_means_over_the_tokens(made_network):
     found = minilm.embeddings(TEXTS)
     for text, row in zip(TEXTS, found, strict=True):
         alone = made_network(**made_tokens([text]))[0].detach()

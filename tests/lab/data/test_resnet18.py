@@ -30,7 +30,7 @@ def network():
     return network
 
 
-def test_names_and_shapes_are_those_of_torchvision_in_the_same_order(network):
+def test_names_and_shapes_of_torchvision(network):
     ours = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
     assert list(ours.items()) == list(GOLDEN["shapes"].items())
 
@@ -53,7 +53,7 @@ def test_images_are_prepared_as_by_torchvision(name):
     np.testing.assert_allclose(found, GOLDEN["prepared"][name], atol=1e-6)
 
 
-def test_new_weights_are_those_of_he_and_repeat_with_the_seed():
+def test_new_weights_are_those_of_he():
     weights = []
     for _ in range(2):
         torch.manual_seed(3)

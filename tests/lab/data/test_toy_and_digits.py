@@ -4,7 +4,7 @@ from retarget.lab.data.digits import digits_stream
 from retarget.lab.data.toy import GRID, toy_curve
 
 
-def test_toy_uses_every_grid_point_once_and_repeats_by_seed():
+def test_toy_uses_every_grid_point_once():
     one, same, other = toy_curve(5), toy_curve(5), toy_curve(6)
     assert len(one.x_train) == len(one.y_train) == 40
     np.testing.assert_array_equal(np.sort(np.append(one.x_train, one.x_test)), GRID)
@@ -12,7 +12,7 @@ def test_toy_uses_every_grid_point_once_and_repeats_by_seed():
     assert np.abs(one.y_train - other.y_train).max() > 0.1
 
 
-def test_toy_curves_have_the_variance_and_noise_that_the_paper_says():
+def test_variance_and_noise_of_toy_curves():
     curves = [toy_curve(seed) for seed in range(300)]
     variance = np.mean([c.y_test**2 for c in curves])
     assert abs(variance - (1 + 0.3**2)) < 0.15  # 300 draws of a smooth curve: SEM about 0.05

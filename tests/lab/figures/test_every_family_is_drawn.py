@@ -147,7 +147,7 @@ USED_BY = {"gamma": "corrected", "block_size": "corrected", "strength": "ewc", "
 
 
 @pytest.mark.parametrize("family", [names[0] for names in BY_RUNS.values()])
-def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(family):
+def test_meaningless_numbers_are_refused_first(family):
     wrong = list(numbers(family))
     assert len(wrong) >= 8
     for name, text in wrong:

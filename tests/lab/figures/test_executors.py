@@ -123,7 +123,7 @@ def test_a_run_whose_process_is_killed_once(tmp_path, request, where):
 
 
 @pytest.mark.slow
-def test_a_process_killed_while_it_has_nothing_to_do(tmp_path):
+def test_an_idle_process_is_killed(tmp_path):
     run_experiment(made(tmp_path), tmp_path, executor=PROCESSES)
     for idle in processes_of(tmp_path):
         os.kill(idle, signal.SIGKILL)
@@ -133,7 +133,7 @@ def test_a_process_killed_while_it_has_nothing_to_do(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_end_as_soon_as_nobody_wants_their_results(tmp_path):
+def test_unwanted_processes_end(tmp_path):
     """Also if an error of ours stops everything."""
 
     def fail(schedule):

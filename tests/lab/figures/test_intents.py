@@ -33,7 +33,7 @@ def config(**parameters):
     return intents.Intents(**(given | parameters))
 
 
-def test_each_stop_is_ridge_on_all_sentences_so_far():
+def test_each_stop_is_ridge_so_far():
     known = stream()
     X, Q = known.features, known.queries
     found = intent_learners.learn_ridge(X @ X.mT, Q @ X.mT, Q.square().sum(1), known, 0.7)
@@ -123,7 +123,7 @@ def test_the_small_version_says_how_small_it_is():
     assert "6 intents, 60 sentences" in titles[0]
 
 
-def test_who_forgets_nearly_everything_leaves_the_picture_and_the_legend_says_so():
+def test_the_legend_says_who_left_the_picture():
     numbers = {"SGD": [0.9, 0.1], "SLDA": [0.95, 0.8]}
     rows = [
         {"seed": 0, "data": "banking77", "learner": learner, "test": "official", "sentences": 9}

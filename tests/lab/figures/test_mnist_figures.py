@@ -42,7 +42,7 @@ def test_images_are_whitened_over_the_whole_set():
     np.testing.assert_array_equal(whitened[:, 0, 0], 0)
 
 
-def test_the_problem_is_the_ntk_of_the_drawn_images():
+def test_the_problem_is_the_drawn_images_ntk():
     stream = mnist.mnist_stream(small("fig5").runs()[0])
     assert (stream.K.shape, stream.K_test.shape) == ((80, 80), (40, 80))
     np.testing.assert_array_equal(stream.Y.argmax(axis=1), stream.labels)
@@ -92,7 +92,7 @@ def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.DivergenceWarning")
-def test_a_curve_that_diverges_is_kept_up_to_there():
+def test_a_diverging_curve_is_kept_so_far():
     stream = mnist.mnist_stream(small("fig5").runs()[0])
     learner = rt.SGD(lr=1e9)
     f = stream.predictions("online", [4, 16, 80], lr=1e9)
@@ -119,7 +119,7 @@ def test_kernels_are_computed_once(monkeypatch):
     not all(file.present(data_folder(REAL_MNIST)) for file in MNIST.files),
     reason="RETARGET_DATA names no folder with MNIST",
 )
-def test_fig2_on_the_real_images_holds_what_the_paper_claims(tmp_path, monkeypatch):
+def test_fig2_on_the_real_images(tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", REAL_MNIST)
     experiment = load_experiment("fig2").changed(parse_changes([], seeds=[0, 1]))
     table = run_experiment(experiment, tmp_path).table

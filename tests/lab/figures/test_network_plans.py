@@ -53,7 +53,7 @@ def test_fig3b_has_the_papers_cases_for_every_seed():
 
 
 @pytest.mark.parametrize("name", named_experiments("fig3"))
-def test_every_case_of_fig3_has_a_line_of_its_own(name):
+def test_cases_of_fig3_have_own_lines(name):
     lines = [networks.LINES[case] for case in load_experiment(name).cases]
     assert len(set(lines)) == len(lines) > 0
 
@@ -72,7 +72,7 @@ FIG6EH = {"E vanilla SGD": 35, "F EWC": 30, "G corrected": 45, "H cumulative rep
         ("fig6eh", "fig3b", FIG6EH, {"gamma", "lr", "strength"}),
     ],
 )
-def test_fig6_has_the_papers_grids_and_finds_what_fig3_has_done(name, before, counts, swept):
+def test_fig6_has_the_papers_grids(name, before, counts, swept):
     assert {case: count for case, (count,) in cases_of(name).items()} == counts
     for run in load_experiment(name).planned_runs():
         assert set(run.labels) == {"case", "seed"} | swept
@@ -89,7 +89,7 @@ def test_fig6_has_the_papers_grids_and_finds_what_fig3_has_done(name, before, co
     assert found == set(counts) - {"D vanilla SGD"}
 
 
-def test_what_is_given_is_stronger_than_a_case_and_a_grid():
+def test_what_is_given_wins():
     experiment = load_experiment("fig6ad").changed(parse_changes(["lr=0.5"], seeds=[7]))
     planned = experiment.planned_runs()
     assert {(run.config.lr, run.labels["lr"], run.config.seed) for run in planned} == {
@@ -114,7 +114,7 @@ def test_what_is_given_is_stronger_than_a_case_and_a_grid():
         ("fig7d", "block_size=7", "block_size is 7; .* 4"),
     ],
 )
-def test_what_the_lab_would_refuse_is_refused_before_any_training(name, setting, message):
+def test_what_the_lab_refuses_is_refused_first(name, setting, message):
     experiment = load_experiment(name).changed(parse_changes([setting]))
     with pytest.raises(InvalidInputError, match=f"{name}: cases.*parameters.*: .*{message}"):
         experiment.runs()

@@ -23,7 +23,7 @@ parameters = { method = "vanilla" }
 """
 
 
-def test_a_method_of_ones_own_trains_in_other_processes(command, tmp_path):
+def test_an_own_method_in_other_processes(command, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(MINE)
     arguments = ["reproduce", file, "--out", tmp_path / "results"]

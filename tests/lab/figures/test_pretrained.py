@@ -46,7 +46,7 @@ def test_every_case_is_computed(tmp_path):
     assert table["data"].unique().to_list() == [f"CIFAR-10 at 4 pixels, {BACKBONE}"]
 
 
-def test_the_network_sees_pictures_as_networks_for_imagenet_do(made_data):
+def test_pictures_as_networks_for_imagenet_see_them(made_data):
     setup = run(image_size=96, backbone="support.core50_backbone:pooled").setup()
     pictures = torch.from_numpy(load_cifar10(made_data).train_images[:5])
     seen = setup.network.resize(setup.stream.train.inputs[:5])
@@ -55,7 +55,7 @@ def test_the_network_sees_pictures_as_networks_for_imagenet_do(made_data):
     assert setup.stream.train.sizes == (8,) * 5
 
 
-def test_a_network_that_is_not_trained_starts_from_zero_with_the_gradients_of_its_scores():
+def test_an_untrained_network_starts_from_zero():
     image = torch.randn(5, 3, 4, 4)
     network = pretrained.WholeNetwork(made(), image[:1], 4, 7, seed=2)
     gradients = []
@@ -84,7 +84,7 @@ def descend(network, images, targets, orders, config):
 
 
 @pytest.mark.parametrize("tuned_on", ["labels", "residuals"])
-def test_tuning_is_joint_training_on_the_images_of_the_first_five_classes(tuned_on):
+def test_tuning_is_joint_training(tuned_on):
     config = run(tuned_epochs=3, tuned_on=tuned_on)
     setup, plain = config.setup(), run().setup()
     train = plain.stream.train
@@ -111,7 +111,7 @@ def test_tuning_is_joint_training_on_the_images_of_the_first_five_classes(tuned_
 
 
 @pytest.mark.parametrize("batch_statistics", [True, False])
-def test_batch_normalization_is_by_the_pretrained_statistics_or_by_those_of_mini_batches(
+def test_statistics_of_batch_normalization(
     batch_statistics,
 ):
     config = run(
@@ -131,7 +131,7 @@ def test_batch_normalization_is_by_the_pretrained_statistics_or_by_those_of_mini
     assert bool(setup.network.backbone[1].running_mean.any()) == batch_statistics
 
 
-def test_views_are_the_picture_its_mirror_image_and_two_shifted_or_cropped():
+def test_views_of_a_picture():
     pictures = np.random.default_rng(0).normal(size=(2, 3, 8, 7))
     shown = {}
     for views, count in {"none": 1, "mirror": 2, "shifts": 4, "crops": 4}.items():
@@ -164,7 +164,7 @@ def test_a_large_network_trains_alone():
     assert trained_together(run(device="cuda")) is None
 
 
-def test_what_is_missing_and_what_to_do_about_it(tmp_path, monkeypatch):
+def test_what_is_missing_and_to_do(tmp_path, monkeypatch):
     with pytest.raises(MissingDataError, match="stand-in: resnet18-tiny150.* --backbone resnet18"):
         run(backbone=None).setup()
     with pytest.raises(MissingDataError, match="retarget data get resnet18"):  # which it advises

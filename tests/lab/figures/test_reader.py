@@ -65,7 +65,7 @@ def test_a_case_is_stronger_than_what_all_have():
     ]  # fmt: skip
 
 
-def test_a_grid_expands_to_every_combination_and_changes_apply_to_all_of_it(small):
+def test_a_grid_expands_to_every_combination(small):
     found = [(run.seed, run.lr) for run in small.runs()]
     assert found == [(3, 1e-3), (3, 0.1), (4, 1e-3), (4, 0.1)]
     changed = small.changed(parse_changes(["gamma=2.5", "lr=0.5"], seeds=[9]))
@@ -76,7 +76,7 @@ def test_a_grid_expands_to_every_combination_and_changes_apply_to_all_of_it(smal
         small.changed(parse_changes(["widht=3.0"])).runs()
 
 
-def test_every_experiment_of_the_package_is_valid_and_smaller_if_quick():
+def test_experiments_are_valid_and_smaller_if_quick():
     assert experiment_names() == [
         "digits", "fig1", "fig2", "fig3a", "fig3a-methods", "fig3b", "fig3b-methods", "fig3c",
         "fig4", "fig5", "fig6ad", "fig6eh", "fig7a", "fig7b", "fig7c", "fig7d",
@@ -134,7 +134,7 @@ def test_a_case_has_its_own_small_version():
         parse_experiment("small", f"{SMALL_DIGITS}[cases.a]\n{many}")
 
 
-def test_the_value_of_the_variant_leads_to_no_other_folder():
+def test_a_variant_leads_to_no_other_folder():
     text = f'variant = "backbone"\n{CORE50}backbone = "../a b/w.pth"'
     assert parse_experiment("x", text).label == "x-.._a_b_w.pth"
 
@@ -197,7 +197,7 @@ def test_all_problems_are_listed_each_once():
         parse_experiment("x", SMALL_DIGITS.replace(WIDTH, "") + cases)
 
 
-def test_a_plan_that_is_too_large_is_not_written_out():
+def test_too_large_a_plan():
     values = ", ".join(map(str, range(1, 1001)))
     grid = f"lr = [{values}]\nwidth = [{values}]\ngamma = [{values}]"
     text = SMALL_DIGITS.replace(GRID, grid).replace(WIDTH, "").replace("gamma = 1.0", "")
@@ -238,7 +238,7 @@ KEYS = ["seeds", "grid", "width", "lr", "quick", "cases", "variant", "parameters
     key=st.text("abdefgilrstwy_", min_size=1, max_size=6) | st.sampled_from(KEYS),
     value=st.sampled_from(VALUES),
 )
-def test_whatever_a_file_holds_is_an_experiment_or_an_error_in_words(place, key, value):
+def test_an_experiment_or_an_error_in_words(place, key, value):
     line, message = f"{key} = {value}\n", ""
     if f"[{place}]" in SMALL_DIGITS:
         text = SMALL_DIGITS.replace(f"[{place}]\n", f"[{place}]\n{line}")
@@ -256,7 +256,7 @@ def test_whatever_a_file_holds_is_an_experiment_or_an_error_in_words(place, key,
 # Files of the user's own
 
 
-def test_a_file_of_ones_own_is_read_by_its_path(tmp_path, small, monkeypatch):
+def test_a_file_is_read_by_its_path(tmp_path, small, monkeypatch):
     path = tmp_path / "a b (ü).toml"
     path.write_text(SMALL_DIGITS, "utf-8")
     experiment = load_experiment(str(path))
@@ -354,7 +354,7 @@ def test_a_file_does_not_choose_code_to_run():
         assert parse_experiment("handed", text + file).runs()
 
 
-def test_a_file_does_not_choose_a_method_to_import(tmp_path, monkeypatch):
+def test_a_file_chooses_no_import(tmp_path, monkeypatch):
     marker = tmp_path / "imported"
     (tmp_path / "handed_code.py").write_text(f"open({str(marker)!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)

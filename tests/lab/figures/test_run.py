@@ -65,7 +65,7 @@ def test_everything_is_written_and_found_again(tmp_path, monkeypatch):
     assert digits.summarize(outcome.table)[0].row_count == 4
 
 
-def test_what_is_done_is_not_done_again_and_a_change_redoes_what_it_touches(tmp_path):
+def test_done_runs_and_changes(tmp_path):
     def run(*lines, **name):
         outcome = run_experiment(made(tmp_path, *lines, **name), tmp_path)
         return outcome.table, (outcome.computed, outcome.reused)
@@ -126,7 +126,7 @@ def test_runs_together_are_one_task(tmp_path, monkeypatch):
     assert {record.seconds for record in records(tmp_path)} == {2.0}
 
 
-def test_a_run_is_locked_while_it_is_computed_and_no_longer(tmp_path, monkeypatch):
+def test_a_run_is_locked_while_computed(tmp_path, monkeypatch):
     """Also if an error of ours stops everything: then the executor stops first."""
     taken, lock, held = [], RunStore.lock, []
     monkeypatch.setattr(RunStore, "lock", lambda *a: taken.append(lock(*a)) or taken[-1])
@@ -148,7 +148,7 @@ def test_a_run_is_locked_while_it_is_computed_and_no_longer(tmp_path, monkeypatc
     assert (len(taken), taken[-1].is_locked) == (4, False)
 
 
-def test_a_lock_that_another_thread_has_taken_can_be_given_back(tmp_path):
+def test_another_threads_lock_is_given_back(tmp_path):
     """Joblib takes tasks in a thread of its own."""
     taken, store = [], RunStore(tmp_path)
     thread = threading.Thread(target=lambda: taken.append(store.lock("key")))
@@ -179,7 +179,7 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, finishes):
 
     schedule.carry_out(compute_here, watch)
     assert len(schedule.done) == 3
-    assert schedule.found == ({key} if finishes else set())
+    assert schedule.reused == ({key} if finishes else set())
     assert calls(tmp_path) == ({0: 2, 1: 1, 2: 2} if finishes else {0: 1, 1: 1, 2: 1})
 
 

@@ -99,7 +99,7 @@ def core50_run(**changes):
     return Core50Run(**known | {"backbone": "support.core50_backbone:made"} | changes)
 
 
-def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path, monkeypatch):
+def test_a_backbone_counts_by_content_and_name(made_data, tmp_path, monkeypatch):
     family, data = FAMILIES["core50 curves"], shutil.copytree(made_data, tmp_path / "data")
     save_file({"x": torch.ones(2)}, data / STAND_IN_BACKBONE)
     monkeypatch.setenv("RETARGET_DATA", str(data))
@@ -160,7 +160,7 @@ def test_the_versions_of_what_computes_count(monkeypatch, code_changes):
     assert identity_of(config, FAMILIES["digits"]) == found  # once in a process
 
 
-def test_the_source_counts_byte_by_byte_wherever_it_lies(tmp_path):
+def test_the_source_counts_byte_by_byte(tmp_path):
     copied = tmp_path / "elsewhere"
     shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__", "static"))
     own = source_hash()
@@ -181,7 +181,7 @@ def test_the_source_counts_byte_by_byte_wherever_it_lies(tmp_path):
     assert len({own, moved, source_hash(copied)}) == 3
 
 
-def test_what_runs_read_is_looked_at_once_for_those_that_read_the_same():
+def test_what_runs_read_is_looked_at_once():
     """A plan may have 100,000 runs, and each look takes milliseconds."""
     looked = []
 
@@ -209,7 +209,7 @@ def store(tmp_path):
     return RunStore(tmp_path / "results")
 
 
-def test_a_failure_gives_way_to_a_result_which_is_found_again_and_ends_checkpoints(store):
+def test_a_failure_gives_way_to_a_result(store):
     key = IDENTITY.key
     checkpoint = store.checkpoint(key)
     assert (store.result(key), store.record(key), list(store)) == (None, None, [])

@@ -48,7 +48,7 @@ def test_fig1_holds_what_the_paper_claims():
     assert any("largest difference" in str(line) for line in toy.summarize_shift(table))
 
 
-def test_fig4_simulated_points_lie_on_the_closed_form_lines():
+def test_fig4_points_lie_on_their_lines():
     table = table_of("fig4", 11)
     for panel, settings in {"C": {"0.03", "0.3", "3"}, "D": {"2", "4", "8"}}.items():
         part = table.filter(panel=panel)
@@ -62,7 +62,7 @@ def test_fig4_simulated_points_lie_on_the_closed_form_lines():
     assert "at all 310 points" in toy.summarize_curves(table)[0]
 
 
-def test_the_legend_of_fig4_has_the_markers_of_its_lines():
+def test_the_legend_of_fig4():
     experiment = load_experiment("fig4")
     figure = experiment.kind.draw(table_of("fig4"))
     panels = [axes for axes in figure.axes if axes.get_legend() is not None]

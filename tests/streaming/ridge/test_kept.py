@@ -45,7 +45,7 @@ def test_left_out_is_learning_all_others(intercept, weighted):
         assert_same(left_out.spreads[row : row + 1], other.spread(X[i : i + 1]), 1e-10)
 
 
-def test_a_weight_that_is_a_number_of_repeats_leaves_out_one_of_them():
+def test_weights_that_are_repeats():
     X, Y, _ = made(12)
     times = np.arange(12) % 3 + 1
     once = learner(intercept=True).learn(X, Y, times.astype(float), repeats=True).left_out()
@@ -60,7 +60,7 @@ def test_a_weight_that_is_a_number_of_repeats_leaves_out_one_of_them():
     assert forgotten.learned.moments.squared_weight == fewer.learned.moments.squared_weight
 
 
-def test_discounted_rows_are_left_out_with_their_present_weight():
+def test_discounted_rows_in_present_weights():
     X, Y, _ = made(20)
     thing = learner().learn(X[:12], Y[:12]).discount(0.4).learn(X[12:], Y[12:])
     weights = np.where(np.arange(20) < 12, 0.4, 1.0)
@@ -69,7 +69,7 @@ def test_discounted_rows_are_left_out_with_their_present_weight():
 
 
 @given(seed=st.integers(0, 99), cuts=st.sets(st.integers(1, 39), max_size=5))
-def test_the_rows_are_bounded_and_those_with_the_lowest_tickets(seed, cuts):
+def test_the_rows_with_the_lowest_tickets(seed, cuts):
     X, Y, _ = made(40, seed=seed)
     thing = learner(calibration=7)
     seen = 0
@@ -111,7 +111,7 @@ def test_a_forgotten_sample_leaves_no_trace(calibration, tmp_path):
             assert not any(numbers >= set(row) for row in gone), name
 
 
-def test_of_equal_samples_one_goes_and_only_with_its_own_targets():
+def test_of_equal_samples_one_goes():
     X, Y, _ = made(3)
     thing = learner().learn(np.repeat(X, 2, axis=0), np.repeat(Y, 2, axis=0))
     thing.forget(X[:1], Y[:1])
@@ -122,7 +122,7 @@ def test_of_equal_samples_one_goes_and_only_with_its_own_targets():
     assert Y[0].tolist() not in [row.targets.tolist() for row in other.learned.kept.rows]
 
 
-def test_features_of_float32_are_found_though_their_last_digits_differ():
+def test_float32_features_with_other_last_digits():
     X, Y, _ = made(20)
     shift = [0.0]
 
@@ -140,7 +140,7 @@ def test_features_of_float32_are_found_though_their_last_digits_differ():
         learner(features).learn(X, Y).forget(3 * X[:2], Y[:2])
 
 
-def test_merged_rows_are_those_of_the_lowest_tickets_of_both():
+def test_merged_rows_have_the_lowest_tickets():
     X, Y, _ = made(40)
     one = learner(calibration=8).learn(X[:30], Y[:30])
     two = learner(calibration=8).learn(X[30:], Y[30:])
@@ -154,7 +154,7 @@ def test_merged_rows_are_those_of_the_lowest_tickets_of_both():
     assert_same(large.left_out().predictions, learner().learn(X, Y).left_out().predictions, 1e-10)
 
 
-def test_new_outputs_had_target_zero_and_rows_go_with_an_output_that_was_theirs():
+def test_rows_and_new_outputs():
     X, _, _ = made(12)
     Y = np.eye(3)[np.arange(12) % 3]
     thing = learner().learn(X[Y[:, 2] == 0], Y[Y[:, 2] == 0][:, :2]).rearranged([1, 0, None])
@@ -169,7 +169,7 @@ def test_new_outputs_had_target_zero_and_rows_go_with_an_output_that_was_theirs(
     assert_same(fewer.predict(X), whole.predict(X)[:, [0, 2]], 1e-12)
 
 
-def test_saved_rows_come_back_and_forged_ones_do_not(tmp_path):
+def test_saved_and_forged_rows(tmp_path):
     X, Y, _ = made()
     thing = learner(calibration=9).learn(X, Y)
     path = tmp_path / "state"
@@ -194,7 +194,7 @@ def test_saved_rows_come_back_and_forged_ones_do_not(tmp_path):
             rt.StreamingRidge.load(path, "linear")
 
 
-def test_what_cannot_be_known_and_what_cannot_be_kept():
+def test_what_cannot_be_known_or_kept():
     X, Y, _ = made()
     with pytest.raises(InvalidInputError, match="nothing has been learned yet"):
         learner().left_out()
@@ -217,7 +217,7 @@ def test_memory_is_counted_and_bounded():
     assert thing.nbytes == without.nbytes + 8 * 8 * (4 + 3)
 
 
-def test_a_network_that_learning_starts_from_keeps_its_number_of_outputs():
+def test_a_starting_network_keeps_its_outputs():
     """With another number learning starts from zero, and the sums are those from the start."""
     torch.manual_seed(0)
     network = torch.nn.Linear(4, 3).double()

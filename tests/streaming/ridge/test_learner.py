@@ -115,7 +115,7 @@ def test_random_features_of_a_gaussian_kernel(tmp_path):
 
 
 @given(stream=streams(), intercept=st.booleans())
-def test_the_chosen_ridge_depends_on_what_was_learned_alone(stream, intercept):
+def test_the_ridge_depends_on_samples_alone(stream, intercept):
     (X, Y, queries, _), portions = stream
     asked, whole = (rt.StreamingRidge(cubes, intercept=intercept) for _ in range(2))
     for rows in portions:
@@ -128,7 +128,7 @@ def test_the_chosen_ridge_depends_on_what_was_learned_alone(stream, intercept):
 
 
 @both
-def test_the_chosen_ridge_is_good_by_the_hat_matrix(intercept):
+def test_the_ridge_by_the_hat_matrix(intercept):
     X, Y, _, weights = made(n=30, d=6)
     Y = Y + 3 * np.random.default_rng(1).normal(size=Y.shape)
     gamma = rt.StreamingRidge(cubes, intercept=intercept).learn(X, Y, weights).gamma_
@@ -187,7 +187,7 @@ def test_merged_is_the_union(intercept):
     assert_same(merged.merge(merged).predict(queries), twice.predict(queries))
 
 
-def test_new_outputs_had_target_zero_and_the_learner_itself_keeps_its_own():
+def test_new_outputs_had_target_zero():
     X, Y, queries, _ = made()
     thing = learner(intercept=True).learn(X, Y)
     padded = learner(intercept=True).learn(X, np.hstack([Y, np.zeros((40, 1))]))
@@ -202,7 +202,7 @@ def test_new_outputs_had_target_zero_and_the_learner_itself_keeps_its_own():
 
 
 @pytest.mark.parametrize(("targets", "outputs"), [(2, 3), (1, 2)])
-def test_new_outputs_where_the_start_of_learning_would_change(targets, outputs):
+def test_new_outputs_that_change_the_start(targets, outputs):
     network = torch.nn.Linear(3, 2).double()
     X = np.random.default_rng(0).normal(size=(20, 3))
     tangents = rt.TangentLearner(network, gamma=1.0, features=16).learn(X, X[:, :targets])
@@ -210,7 +210,7 @@ def test_new_outputs_where_the_start_of_learning_would_change(targets, outputs):
         tangents.widened(outputs)
 
 
-def test_new_outputs_of_a_tangent_learner_that_starts_from_zero():
+def test_new_outputs_of_a_tangent_learner():
     network = torch.nn.Linear(3, 2).double()
     X = np.random.default_rng(0).normal(size=(20, 3))
     padded = np.hstack([X, np.zeros((20, 1))])
@@ -219,7 +219,7 @@ def test_new_outputs_of_a_tangent_learner_that_starts_from_zero():
     assert_same(wider.predict(X), tangents.learn(X, padded).predict(X))
 
 
-def test_weights_that_are_repetitions_count_as_such_in_cross_validation():
+def test_repetitions_count_in_cross_validation():
     X, Y, queries, _ = made(n=30, d=6)
     Y = Y + 3 * np.random.default_rng(1).normal(size=Y.shape)
     times = np.arange(30) % 4 + 1
@@ -434,9 +434,7 @@ def tangents(seed=0, **options):
     ],
 )
 @pytest.mark.parametrize("empty", [0, 1, None])
-def test_learners_that_cannot_be_merged_are_not_in_processes_either(
-    other, difference, empty, all_merged, tmp_path
-):
+def test_what_cannot_be_merged_in_processes_either(other, difference, empty, all_merged, tmp_path):
     """Not even where one of them has learned nothing: it would predict with the wrong features."""
     X, Y, _, _ = made(c=4)
     group = [tangents(), other.fork(), tangents()]
@@ -452,7 +450,7 @@ def test_learners_that_cannot_be_merged_are_not_in_processes_either(
     assert [saved(each, tmp_path / "state") for each in group] == before
 
 
-def test_views_of_the_same_name_that_differ_between_processes(all_merged):
+def test_views_that_differ_between_processes(all_merged):
     X, Y, _, _ = made()
     pair = [
         rt.StreamingRidge(cubes, 0.4, views=[None, view]).learn(X, Y)
@@ -464,7 +462,7 @@ def test_views_of_the_same_name_that_differ_between_processes(all_merged):
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_features_that_are_not_merged_are_not_in_processes_either(name, all_merged):
+def test_features_that_differ_between_processes(name, all_merged):
     X, Y, _, _ = made()
     pair = [rt.StreamingRidge(each, 0.4, features=4).learn(X, Y) for each in DIFFERENT[name]]
     errors = [str(error) for error in all_merged(pair)]
@@ -497,7 +495,7 @@ class OfAnyLength(nn.Module):
         return seen.flatten(1) if self.flat else seen.mean(1)
 
 
-def test_processes_may_have_sequences_of_other_lengths_but_not_other_outputs(all_merged):
+def test_sequences_and_outputs_of_processes(all_merged):
     random = np.random.default_rng(0)
     short, long = (random.normal(size=(9, length, 2)) for length in (4, 6))
     Y, queries = random.normal(size=(9, 3)), random.normal(size=(5, 7, 2))
@@ -778,7 +776,7 @@ def test_a_ridge_that_rounding_chose_is_reported(options):
         thing.predict(queries)
 
 
-def test_a_ridge_is_reported_whose_rivals_are_lost_in_rounding():
+def test_a_ridge_with_rivals_lost_in_rounding():
     """Its own residual can be told, but not those of smaller ridges."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 20))
@@ -791,7 +789,7 @@ def test_a_ridge_is_reported_whose_rivals_are_lost_in_rounding():
     assert chosen > 100 * never.gamma_
 
 
-def test_targets_are_added_up_in_float64_whatever_the_precision_of_the_features():
+def test_targets_are_added_up_in_float64():
     """Warnings are errors here: a forgotten target costs digits of float64, not of float32."""
     X, Y, queries, _ = made(200, d=5)
     Y[0] *= 1e6
@@ -800,7 +798,7 @@ def test_targets_are_added_up_in_float64_whatever_the_precision_of_the_features(
     assert_same(thing.predict(queries), never.learn(X[-50:], Y[-50:]).predict(queries), 1e-5)
 
 
-def test_samples_of_little_weight_can_be_what_is_left():
+def test_samples_of_little_weight_stay():
     """Rounding of the heavy ones' squared weights is larger than theirs."""
     X, Y, _, uneven = made(300, d=3)
     for scale in np.geomspace(1e3, 1e4, 20):
@@ -844,7 +842,7 @@ def test_learners_with_the_same_features_are_merged(make):
 
 
 @pytest.mark.parametrize("before", [0, 25])
-def test_loaded_is_the_same_to_the_last_bit_and_goes_on(before, tmp_path):
+def test_loaded_bit_by_bit(before, tmp_path):
     """And so are pickles and deep copies."""
     X, Y, queries, weights = (array.astype(np.float32) for array in made())
     for features, intercept, gamma in (
@@ -866,7 +864,7 @@ def test_loaded_is_the_same_to_the_last_bit_and_goes_on(before, tmp_path):
             assert saved(twin, tmp_path / "other") == saved(thing, tmp_path / "again")
 
 
-def test_sums_in_single_precision_are_loaded_as_they_were(tmp_path):
+def test_single_precision_sums_are_loaded(tmp_path):
     X, Y, queries, _ = made()
     thing = rt.StreamingRidge(rt.Linear(), 0.4, precision="float32").learn(X, Y)
     thing.save(tmp_path / "state")
@@ -886,11 +884,11 @@ def test_files_of_others_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("dtype", "int64", "dtype is torch.int64"),
+        ("form", {"numpy": False, "flat": False, "dtype": "int64"}, "dtype is torch.int64"),
         ("count", 0, "count is 0, weight"),
         ("weight", -1.0, "weight is -1.0"),
         ("squared_weight", float("inf"), "inf"),
-        ("flat", True, "flat is true, but there are 2 outputs"),
+        ("form", {"numpy": False, "flat": True, "dtype": "float64"}, "true, but there are 2 out"),
         ("cross", torch.zeros(3, dtype=torch.float64), r"cross has shape \(3,\)"),
         ("power", torch.zeros(2), "power is not torch.float64"),
         ("mean", torch.full((12,), torch.nan, dtype=torch.float64), "mean is not .* or not finite"),

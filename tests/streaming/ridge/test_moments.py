@@ -57,9 +57,7 @@ def problems(draw):
 
 
 @given(problem=problems(), gamma=st.floats(0.01, 50), data=st.data())
-def test_any_order_and_portions_have_the_literal_solution_and_the_same_best_ridge(
-    problem, gamma, data
-):
+def test_order_and_portions_do_not_matter(problem, gamma, data):
     features, targets, weights, intercept = problem
     order = np.array(data.draw(st.permutations(range(len(features)))))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(features)), max_size=4)))
@@ -93,7 +91,7 @@ def test_cross_validation_is_that_of_the_hat_matrix(problem, gamma):
 
 
 @both
-def test_no_ridge_is_better_than_the_best_one_by_cross_validation(intercept):
+def test_no_ridge_is_better(intercept):
     for seed in range(8):
         features, targets, weights = made(40, 30, 2, seed)
         targets += 5 * np.random.default_rng(seed).normal(size=targets.shape)
@@ -106,7 +104,7 @@ def test_no_ridge_is_better_than_the_best_one_by_cross_validation(intercept):
             assert other > score * (1 - 2e-3)
 
 
-def test_without_noise_the_best_ridge_is_where_the_residual_can_still_be_told():
+def test_the_best_ridge_without_noise():
     features, _, _ = made(60, 30)
     targets = features @ np.ones((30, 1))
     sums = summed(features, targets)
@@ -152,9 +150,7 @@ def test_a_ridge_is_found_for_anything():
 
 @both
 @pytest.mark.parametrize("samples", [1, 30, 60])
-def test_few_samples_of_many_features_are_solved_in_their_own_dimensions(
-    samples, intercept, monkeypatch
-):
+def test_few_samples_of_many_features(samples, intercept, monkeypatch):
     monkeypatch.setattr(search, "EXACT_FEATURES", 20)
     features, targets, weights = made(samples, 130, 3)
     sums = summed(features, targets, weights, intercept)
@@ -198,9 +194,7 @@ def test_an_estimated_spectrum_chooses_nearly_the_best_ridge(
 
 
 @pytest.mark.parametrize("samples", [257, 300, 400])
-def test_fewer_samples_than_features_do_not_make_the_error_of_an_estimate_decide(
-    samples, monkeypatch
-):
+def test_ridge_with_fewer_samples_than_features(samples, monkeypatch):
     """Nearly all of them are spent: the score divides by what is left, which the error can hide."""
     monkeypatch.setattr(search, "FEW_ROWS", 0)
     for seed in range(3):
@@ -215,9 +209,7 @@ def test_fewer_samples_than_features_do_not_make_the_error_of_an_estimate_decide
 
 @both
 @pytest.mark.parametrize("views", [1, 2])
-def test_estimated_scores_near_a_ridge_are_those_of_the_whole_spectrum(
-    views, intercept, monkeypatch
-):
+def test_estimated_scores_near_a_ridge(views, intercept, monkeypatch):
     """With the same random vectors for the trace, so that they differ by the Krylov space alone."""
     for name, value in (("EXACT_FEATURES", 20), ("PROBES", 16), ("FEW_PROBES", 16)):
         monkeypatch.setattr(search, name, value)
@@ -238,7 +230,7 @@ def test_estimated_scores_near_a_ridge_are_those_of_the_whole_spectrum(
             assert near.score(gamma) == pytest.approx(exact, rel=0.01 if views == 1 else 2e-3)
 
 
-def test_far_from_the_origin_an_intercept_keeps_the_digits():
+def test_an_intercept_far_from_the_origin():
     features, targets, _ = made(offset=0.0)
     far = summed(features + 1e6, targets + 1e6, intercept=True)
     near = summed(features, targets, intercept=True)
@@ -249,7 +241,7 @@ def test_far_from_the_origin_an_intercept_keeps_the_digits():
 @both
 @pytest.mark.parametrize("columns", [1, 3, 1024])
 @pytest.mark.parametrize("waiting", [1, 3, 64])
-def test_the_triangle_is_kept_in_blocks_and_rows_wait(intercept, columns, waiting, monkeypatch):
+def test_the_triangle_is_kept_in_blocks(intercept, columns, waiting, monkeypatch):
     monkeypatch.setitem(triangle.COLUMNS, "cpu", columns)
     monkeypatch.setattr(triangle, "WAITING_ROWS", waiting)
     features, targets, weights = made()
@@ -272,7 +264,7 @@ def test_the_triangle_is_kept_in_blocks_and_rows_wait(intercept, columns, waitin
 
 
 @given(problem=problems(), cut=st.floats(0, 1))
-def test_joined_is_the_union_and_without_is_the_rest(problem, cut):
+def test_joined_and_without(problem, cut):
     features, targets, weights, intercept = problem
     k = int(cut * len(features))
     parts = [
@@ -319,7 +311,7 @@ def test_joined_sums_have_the_rounding_of_the_larger(intercept):
 
 
 @both
-def test_scaled_and_wider_sums_are_those_of_scaled_weights_and_targets_of_zero(intercept):
+def test_scaled_and_wider_sums(intercept):
     features, targets, weights = made(c=3)
     targets[:9, 2] = 0
     sums = summed(features[:9], targets[:9, :2], weights[:9], intercept)
@@ -407,7 +399,7 @@ def test_equal_targets_or_samples_can_be_forgotten(kind, seed, n, left):
     assert restored.peak_weight == sums.peak_weight == pytest.approx(n, rel=1e-9)
 
 
-def test_what_was_subtracted_from_is_remembered_in_the_present_weights():
+def test_peaks_in_present_weights():
     """The rounding of a mean of 23 samples stays when they count less, and when others join."""
     features, targets, _ = made()
     left = summed(features, targets, intercept=True)
@@ -434,7 +426,7 @@ def test_others_than_the_equal_ones_were_not_learned(kind):
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 30.0])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_features_computed_again_may_be_off_by_their_rounding(intercept, offset, sign):
+def test_features_computed_again(intercept, offset, sign):
     """Those of a float32 network depend on what it computes beside them; here, at their worst."""
     rng = np.random.default_rng(2)
     phi, Y = rng.normal(size=(12, 30)) + offset, rng.normal(size=(12, 2)) + offset
@@ -491,7 +483,7 @@ def test_what_rounding_leaves_below_zero_is_reported():
         sums.solve(1e-11)
 
 
-def test_no_ridge_on_features_that_depend_on_each_other():
+def test_dependent_features_without_a_ridge():
     features, targets, _ = made(n=30)
     features[:, 4] = features[:, 0]
     with pytest.raises(NotPositiveDefiniteError, match="linearly dependent, and gamma = 0") as told:
@@ -504,7 +496,7 @@ def test_no_ridge_on_features_that_depend_on_each_other():
     )
 
 
-def test_the_search_goes_on_past_ridges_that_are_no_better():
+def test_the_search_passes_bad_ridges():
     """One large feature says nothing; the small ones say all, a hundred times below the start."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(6000, 20)) * np.array([2000.0] + [1.0] * 19)

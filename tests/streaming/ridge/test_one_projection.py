@@ -136,7 +136,7 @@ def test_features_of_one_sample_and_of_many_agree(name, sketch):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_module_made_after_predicting_one_sample_is_right_for_all(name):
+def test_a_module_made_after_one_sample(name):
     learner = learned(name)
     _, queries, _ = made(name, 9)
     expected = learner.predict(queries)
@@ -194,9 +194,7 @@ class Mixed(nn.Module):
 @pytest.mark.parametrize("outputs", ["mean", "sum", 1, range(2), range(2, -1, -2)])
 @pytest.mark.parametrize("size", [5, 23, 700])
 @pytest.mark.parametrize("block", [1, 1 << 19], ids=["row by row", "at once"])
-def test_every_way_of_computing_gradients_gives_the_same_projection(
-    outputs, size, block, monkeypatch
-):
+def test_all_gradients_give_the_same_projection(outputs, size, block, monkeypatch):
     """The product of one matrix and the Jacobian by autograd, however layers are computed."""
     monkeypatch.setitem(projection.BLOCK, "cpu", block)
     torch.manual_seed(1)
@@ -287,7 +285,7 @@ def test_the_projection_is_what_it_says():
 
 
 @pytest.mark.parametrize("pattern", ["any", "one column", "one row"])
-def test_products_are_right_on_average_with_the_variance_of_random_signs(pattern):
+def test_products_of_random_signs(pattern):
     """Over 4,000 seeds: mean F . F', variance at most (|F|^2 |F'|^2 + (F . F')^2) / m."""
     torch.manual_seed(3)
     size, shape = 9, torch.Size([6, 8])
@@ -313,7 +311,7 @@ def test_products_are_right_on_average_with_the_variance_of_random_signs(pattern
         assert products.var() > 0.5 * bound  # numbers do meet
 
 
-def test_a_file_whose_projection_was_drawn_otherwise_is_refused(tmp_path, monkeypatch):
+def test_a_file_with_another_projection(tmp_path, monkeypatch):
     """As it would be if a version of torch drew other random numbers from a seed."""
     network, _, _ = made("routing")
     learned("routing").save(tmp_path / "learner")

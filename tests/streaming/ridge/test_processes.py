@@ -57,7 +57,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_processes_end_with_what_all_have_learned_and_can_continue(tmp_path):
+def test_processes_end_with_everything(tmp_path):
     command = [sys.executable, "-c", WORK]
     processes = [
         subprocess.Popen(

@@ -202,7 +202,7 @@ def test_outputs_that_are_huge_are_refused():
 # --- the network is left alone
 
 
-def test_a_network_in_training_is_copied_in_evaluation_mode_and_left_alone():
+def test_a_network_in_training_is_left_alone():
     norm = nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Tanh()
     network = nn.Sequential(nn.Linear(5, 6), *norm, nn.Linear(6, 3)).double()
     with torch.no_grad():
@@ -250,7 +250,7 @@ EVERYWHERE = [
 ]
 
 
-def test_the_same_seed_gives_the_same_projection_on_every_machine():
+def test_a_seed_on_every_machine():
     """As written down once; and one by one as in a batch."""
     here: dict = {}
     exec(SCRIPT, here)
@@ -260,7 +260,7 @@ def test_the_same_seed_gives_the_same_projection_on_every_machine():
 
 
 @pytest.mark.slow
-def test_another_process_with_other_threads_has_the_same_sketch(environment):
+def test_the_sketch_of_another_process(environment):
     here: dict = {}
     exec(SCRIPT, here)
     done = subprocess.run(
@@ -308,7 +308,7 @@ def test_files_of_other_networks_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [None, 0, -3, 1.5, "three"])
-def test_files_without_the_number_of_outputs_of_the_network_are_refused(wrong, tmp_path):
+def test_files_without_the_number_of_outputs(wrong, tmp_path):
     X, Y, queries = made()
     path = tmp_path / "state"
     learner = rt.TangentLearner(mlp(0, classes=4), 0.3, 16).learn(X, Y)
@@ -344,7 +344,7 @@ class Square(nn.Linear):
         return super().forward(x) ** 2
 
 
-def test_networks_that_differ_are_not_merged_and_a_bad_row_is_named():
+def test_different_networks_and_a_bad_row():
     torch.manual_seed(0)
     first, last = nn.Linear(3, 5), nn.Linear(5, 2)
     X, Y = torch.randn(12, 3).double(), torch.randn(12, 2).double()

@@ -39,7 +39,7 @@ def test_it_is_that_of_a_gaussian_process(gamma, n):
         assert_same(std[:, output], expected_std, 1e-8)
 
 
-def test_the_noise_is_the_one_for_which_the_targets_are_most_likely():
+def test_the_most_likely_noise():
     X, Y, _ = made(30, c=1)
     learner = rt.StreamingRidge("linear", 0.7).learn(X, Y[:, 0])
     K = X @ X.T / 0.7 + np.eye(30)  # covariance of the targets, by the noise
@@ -53,7 +53,7 @@ def test_the_noise_is_the_one_for_which_the_targets_are_most_likely():
     assert log_likelihood(best) > max(log_likelihood(0.99 * best), log_likelihood(1.01 * best))
 
 
-def test_an_intercept_is_a_feature_that_is_not_penalized():
+def test_the_intercept_is_not_penalized():
     X, Y, queries = made()
     X, queries = X + 50, queries + 50
     learner = rt.StreamingRidge("linear", 0.7, intercept=True).learn(X, Y)
@@ -97,7 +97,7 @@ def test_it_grows_with_distance_and_falls_with_samples():
     assert_same(more.forget(queries, np.zeros((7, 2))).spread(queries), learner.spread(queries))
 
 
-def test_rows_that_are_views_of_a_sample_are_one_observation():
+def test_views_are_one_observation():
     X, Y, queries = made()
     once = rt.StreamingRidge("linear", 0.7, intercept=True).learn(X, Y)
     # each view counts as a row: with the ridge of both, equal views are the sample itself
@@ -109,7 +109,7 @@ def test_rows_that_are_views_of_a_sample_are_one_observation():
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_of_a_network_in_its_own_library_and_from_prepared_features(precision):
+def test_networks_and_prepared_features(precision):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     X, Y, queries = (torch.from_numpy(each) for each in made(c=1))

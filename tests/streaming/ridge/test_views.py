@@ -54,7 +54,7 @@ def rows():
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_every_view_is_a_row_and_a_prediction_is_their_mean(intercept):
+def test_a_prediction_is_the_views_mean(intercept):
     by_hand = rt.StreamingRidge("linear", 0.7, intercept=intercept).learn(*rows())
     expected = np.mean([by_hand.predict(features(view)) for view in every_view(NEW)], 0)
     learner = ridge(intercept=intercept)
@@ -102,7 +102,7 @@ def left_out(gamma):
     return total
 
 
-def test_cross_validation_leaves_out_all_views_of_a_sample():
+def test_views_are_left_out_together():
     chosen = ridge(gamma="auto").learn(X, Y).gamma_
     best = min(left_out(10.0**power) for power in np.arange(-3, 4, 0.5))
     assert left_out(chosen) < 1.02 * best
@@ -113,7 +113,7 @@ def test_cross_validation_leaves_out_all_views_of_a_sample():
     assert twice == pytest.approx(once, rel=1e-10)
 
 
-def test_cross_validation_of_many_features_estimates_what_views_share(monkeypatch):
+def test_estimates_of_what_views_share(monkeypatch):
     exact = ridge(gamma="auto").learn(X, Y).gamma_
     for name, value in (("EXACT_FEATURES", 10), ("PROBES", 23), ("FEW_ROWS", 0)):
         monkeypatch.setattr(search, name, value)
@@ -122,7 +122,7 @@ def test_cross_validation_of_many_features_estimates_what_views_share(monkeypatc
     assert few.merge(few.empty().learn(NEW, Y[:7])).forget(NEW, Y[:7]).samples == 40
 
 
-def test_a_network_starts_from_its_outputs_of_every_view():
+def test_starts_of_every_view():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     x, y, new = (torch.from_numpy(each) for each in (X, Y, NEW))
@@ -189,7 +189,7 @@ def test_float32_keeps_half_the_bytes_and_the_answers(tmp_path):
         ridge(precision="half")
 
 
-def test_float32_says_what_forgetting_costs_and_what_is_too_large():
+def test_float32_says_what_forgetting_costs():
     random = np.random.default_rng(0)
     many, targets = random.normal(size=(3000, 4)), random.normal(size=3000)
     learner = rt.StreamingRidge("linear", 1e-3, precision="float32").learn(many, targets)
@@ -202,7 +202,7 @@ def test_float32_says_what_forgetting_costs_and_what_is_too_large():
 
 
 @pytest.mark.slow
-def test_float32_loses_nothing_that_matters_in_a_million_samples():
+def test_a_million_samples_in_float32():
     random = np.random.default_rng(1)
     truth = random.normal(size=(16, 2))
     learners = [rt.StreamingRidge("linear", precision=each) for each in ("float64", "float32")]
@@ -217,7 +217,7 @@ def test_float32_loses_nothing_that_matters_in_a_million_samples():
 
 
 @pytest.mark.parametrize("row", [3, 5, 30])
-def test_the_row_whose_view_or_weight_is_wrong_is_named(row, monkeypatch):
+def test_the_row_that_is_wrong_is_named(row, monkeypatch):
     """Also behind the first portion, which is one sample, and the ones after it."""
     monkeypatch.setattr("retarget.streaming.ridge.rows.PORTION", {"cpu": 16})
     X, Y, weights = np.arange(80.0).reshape(40, 2), np.zeros(40), np.ones(40)

@@ -44,7 +44,7 @@ class Schedule:
         keys: Their keys; two cases may share a run.
         runs: Each run once.
         done: The tables of finished runs.
-        found: Runs that were finished before, or by another process.
+        reused: Runs that were finished before, or by another process.
         failed: The records of runs that have failed.
     """
 
@@ -58,7 +58,7 @@ class Schedule:
         self._identities = dict(zip(self.keys, identities, strict=True))
         self.runs = dict(zip(self.keys, self.planned, strict=True))
         self.done: dict[str, pl.DataFrame] = {}
-        self.found: set[str] = set()
+        self.reused: set[str] = set()
         self.failed: dict[str, RunRecord] = {}
         self._fresh = set(self.runs) if fresh else set()
         self._collect(self.runs)
@@ -144,7 +144,7 @@ class Schedule:
             table = None if key in self._fresh else self._store.result(key)
             if table is not None:
                 self.done[key] = table
-                self.found.add(key)
+                self.reused.add(key)
 
 
 Watch = Callable[[Schedule], None]
@@ -181,7 +181,7 @@ def run_experiment(
     clock = time.perf_counter()
     schedule = Schedule(experiment, RunStore(results), fresh)
     schedule.carry_out(executor, watch)
-    reused = len(schedule.found)
+    reused = len(schedule.reused)
     computed = len(schedule.done) - reused
     if schedule.failed:
         failed = [(schedule.runs[key], record) for key, record in schedule.failed.items()]

@@ -1,12 +1,12 @@
 """What a learner of sums answers: predictions, how certain they are, and its own errors."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import give_back
 from retarget.errors import InvalidInputError
 from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
@@ -55,7 +55,7 @@ class RidgeAnswers:
         solution = self._solved(learned)
         assert learned.moments is not None  # as it was solved
         noise = noise_of(learned.moments, solution)
-        return float(noise[0]) if learned.flat else noise.cpu().numpy()
+        return float(noise[0]) if learned.form.flat else noise.cpu().numpy()
 
     @in_plain_torch
     def solution(self) -> RidgeSolution:
@@ -122,7 +122,7 @@ class RidgeAnswers:
         result = torch.cat(list(parts))
         if isinstance(like, Tensor):
             result = result.to(like.device)
-        return give_back(result[:, 0] if learned.flat else result, like, learned.dtype)
+        return replace(learned.form, numpy=not isinstance(like, Tensor)).give(result)
 
     @in_plain_torch
     def spread(self, X: Any) -> Tensor:

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_targets
+from retarget.arrays import as_targets
 from retarget.errors import InvalidInputError
+from retarget.form import Form
 from retarget.kernels.feature_maps import DEFAULT_FEATURES, feature_map, fingerprint
 from retarget.locks import Lock
 from retarget.scalars import as_count, as_non_negative
@@ -251,9 +252,9 @@ class StreamingRidge(RidgeAnswers):
         if moments is not None and len(targets):
             if repeats:
                 moments.squared_weight = moments.weight
-            flat = np.ndim(Y) == 1 if before.moments is None else before.flat
-            dtype = torch.promote_types(before.dtype or targets.dtype, targets.dtype)
-            self._become(RidgeState(moments, flat, dtype, sample_size(X), network_outputs, kept))
+            form = Form(flat=np.ndim(Y) == 1) if before.moments is None else before.form
+            form = form.wider(targets.dtype)
+            self._become(RidgeState(moments, form, sample_size(X), network_outputs, kept))
         return self
 
     def forget(self, X: Any, Y: Any, weights: Any = None, *, repeats: bool = False) -> Self:
@@ -340,9 +341,9 @@ class StreamingRidge(RidgeAnswers):
         else:
             moments = one.moments.copy()
             moments.join(two.moments)
-            dtype = torch.promote_types(one.dtype or torch.float64, two.dtype or torch.float64)
+            form = one.form.wider(two.form.dtype)
             kept = one.kept.joined(two.kept)
-            self._become(one._replace(moments=moments, dtype=dtype, kept=kept))
+            self._become(one._replace(moments=moments, form=form, kept=kept))
         return self
 
     @in_turn
@@ -406,14 +407,13 @@ class StreamingRidge(RidgeAnswers):
     @in_plain_torch
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Returns what `save` writes: plain values, and the sums by name."""
-        moments, flat, dtype, inputs, network_outputs, kept = self.learned
+        moments, form, inputs, network_outputs, kept = self.learned
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "kernel": self._map.description,
             "views": self._views.names,
             "options": {name: getattr(self, name) for name in self.OPTIONS},
-            "flat": flat,
-            "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+            "form": form.state_dict(),
             "inputs": inputs,
             "network_outputs": network_outputs,
         }
@@ -465,7 +465,8 @@ class StreamingRidge(RidgeAnswers):
         described = loaded._map.description
         if saved != described:
             raise InvalidInputError(f"it was saved with the kernel {saved}, not {described}")
-        if values["dtype"] is None:
+        form = Form.from_state(values["form"])
+        if form.dtype is None:
             return loaded
         moments = Moments.from_state(
             values, tensors, loaded.intercept, len(loaded._views), loaded._dtype
@@ -473,15 +474,12 @@ class StreamingRidge(RidgeAnswers):
         sizes = moments.features, moments.outputs
         learned = RidgeState(
             moments,
-            bool(values["flat"]),
-            getattr(torch, values["dtype"]),
+            form,
             None if values["inputs"] is None else int(values["inputs"]),
             None if values["network_outputs"] is None else int(values["network_outputs"]),
             KeptRows.from_state(values, tensors, loaded.calibration, *sizes),
         )
-        if learned.dtype not in FLOATS:
-            raise InvalidInputError(f"dtype is {learned.dtype}")
-        if learned.flat and learned.outputs > 1:
+        if form.flat and learned.outputs > 1:
             raise InvalidInputError(f"flat is true, but there are {learned.outputs} outputs")
         loaded._become(learned)
         return loaded

@@ -10,6 +10,7 @@ from torch import Tensor, distributed
 
 from retarget.arrays import FLOATS
 from retarget.errors import InvalidInputError
+from retarget.form import Form
 from retarget.streaming.ridge.moments import NUMBERS, Moments
 from retarget.streaming.ridge.rows import RidgeState
 from retarget.streaming.ridge.triangle import Triangle
@@ -90,8 +91,7 @@ def sums_of_all(
     _fill(total, total if state.moments is None else state.moments, processes)
     return RidgeState(
         total,
-        flat=all(flats),
-        dtype=reduce(torch.promote_types, dtypes),
+        Form(flat=all(flats), dtype=reduce(torch.promote_types, dtypes)),
         inputs=inputs or None,
         network_outputs=network_outputs or None,
     )
@@ -102,10 +102,11 @@ def _learned_everywhere(
 ) -> tuple[list[Sizes], list[bool], list[torch.dtype]]:
     """The sizes, axes and types of all processes that have learned something."""
     own = [0] * (3 + len(Sizes._fields))
-    if state.moments is not None and state.dtype is not None:
+    dtype = state.form.dtype
+    if state.moments is not None and dtype is not None:
         shape = state.moments.features, state.outputs
         sizes = Sizes(*shape, state.inputs or 0, state.network_outputs or 0)
-        own = [1, int(state.flat), FLOATS.index(state.dtype), *sizes]
+        own = [1, int(state.form.flat), FLOATS.index(dtype), *sizes]
     learned = [numbers for has_learned, *numbers in processes.gather(own) if has_learned]
     return (
         [Sizes(*sizes) for _, _, *sizes in learned],

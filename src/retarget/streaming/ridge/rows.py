@@ -10,6 +10,7 @@ from torch import Tensor
 
 from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError
+from retarget.form import Form
 from retarget.kernels.feature_maps import FeatureMap
 from retarget.samples import as_samples, count, leaves, take
 from retarget.streaming.intake import require_unchanged
@@ -38,8 +39,7 @@ class RidgeState(NamedTuple):
     """
 
     moments: Moments | None = None
-    flat: bool = False  # whether the targets had one axis
-    dtype: torch.dtype | None = None  # of the predictions
+    form: Form = Form()  # of the targets; predictions are in the library of X
     inputs: int | None = None  # numbers in a sample
     # of the network whose tangents are learned: their random combinations depend on it
     network_outputs: int | None = None

@@ -169,7 +169,7 @@ class TangentLearner(StreamingRidge):
         """
         learned = self.learned
         weights = self._solved(learned).weights
-        assert learned.dtype is not None  # as something was learned
+        assert learned.form.dtype is not None  # as something was learned
         assert learned.network_outputs is not None
         return TangentNetwork(
             self.module,
@@ -178,7 +178,7 @@ class TangentLearner(StreamingRidge):
             combining(learned.network_outputs, self.combinations, self.seed),
             Projection(self.features, self.seed),
             self.views,
-            learned.dtype,
+            learned.form.dtype,
         )
 
     @in_plain_torch
