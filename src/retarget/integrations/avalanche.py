@@ -460,7 +460,7 @@ def _plain(strategy: Any) -> Problems:
     )
     problems.add(
         growing and not several,
-        f"the model contains {', '.join(growing)}, whose outputs grow with the classes, but targets "
+        f"the model has {', '.join(growing)}, whose outputs grow with the classes, but targets "
         "need all outputs from the beginning; use a torch.nn.Linear with one output for each class "
         "of the whole stream",
     )
