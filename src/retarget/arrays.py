@@ -21,6 +21,7 @@ from retarget.errors import (
     ResultOverflowError,
     StreamTooLargeError,
 )
+from retarget.text import a_type
 
 Array = np.ndarray | Tensor
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
@@ -59,7 +60,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, for example
         raise InvalidTypeError(
-            f"{name} is a {type(value).__name__} that is not an array of numbers ({error}); "
+            f"{name} is {a_type(value)} that is not an array of numbers ({error}); "
             "expected rows of equal length"
         ) from error
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:

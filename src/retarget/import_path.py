@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
+from retarget.text import a_type
 
 # What a user's own code may raise; exit() inside it must not end the program. Ctrl-C does.
 USER_ERRORS = (Exception, SystemExit)
@@ -38,7 +39,7 @@ def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None
     """Calls a user's own factory with these options; `name` and `what` appear in messages."""
     if not callable(factory):
         raise InvalidTypeError(
-            f"{name!r} is a {type(factory).__name__}; expected a function or class to call"
+            f"{name!r} is {a_type(factory)}; expected a function or class to call"
         )
     options = dict(options or {})
     try:
@@ -68,7 +69,5 @@ def imported_network(name: str, what: str) -> nn.Module:
     """Calls the function or class at an import path, without arguments, and returns its network."""
     network = called(imported(name, what), name, what)
     if not isinstance(network, nn.Module):
-        raise InvalidTypeError(
-            f"{name!r} returned a {type(network).__name__}; expected a torch.nn.Module"
-        )
+        raise InvalidTypeError(f"{name!r} returned {a_type(network)}; expected a torch.nn.Module")
     return network

@@ -10,6 +10,7 @@ import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.scalars import as_count, as_number
+from retarget.text import a_type
 
 if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
     import torch
@@ -303,7 +304,7 @@ def described_river(model: Any) -> RiverSteps:
     """
     kind = type(model)
     if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
-        raise InvalidTypeError(f"the model is a {kind.__name__}")
+        raise InvalidTypeError(f"the model is {a_type(model)}")
     parts = model.optimizer, model.loss, model.initializer
     optimizer, loss, initializer = (type(part).__name__ for part in parts)
     schedules = model.optimizer.lr, model.intercept_lr

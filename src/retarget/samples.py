@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from retarget.arrays import FLOATS, as_tensor, require_finite, require_numbers
 from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
+from retarget.text import a_type
 
 # A tensor, or a dict or tuple of these. With a recursive type every use would have to tell the
 # three apart, which is what the functions below are for.
@@ -221,7 +222,7 @@ def outputs_of(
     n = count(samples)
     if not isinstance(outputs, Tensor):
         raise InvalidInputError(
-            f"the module returned a {type(result).__name__}; expected one tensor of outputs (n, c),"
+            f"the module returned {a_type(result)}; expected one tensor of outputs (n, c),"
             " alone or as the only one among several results: wrap it in a module that returns the "
             "part you mean"
         )
@@ -236,7 +237,7 @@ def require_replaceable_weights(module: nn.Module) -> None:
     if isinstance(module, torch.jit.ScriptModule | nn.DataParallel):
         original = "module.module" if isinstance(module, nn.DataParallel) else "the original"
         raise InvalidTypeError(
-            f"module is a {type(module).__name__}, which torch cannot run with other weights; "
+            f"module is {a_type(module)}, which torch cannot run with other weights; "
             f"expected the module that it was made from: pass {original}"
         )
 

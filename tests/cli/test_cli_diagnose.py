@@ -16,7 +16,9 @@ import pytest
 import retarget as rt
 from retarget.cli import diagnose as diagnose_command
 from retarget.cli import main, sensors
+from retarget.cli.diagnose import exceeds
 from retarget.diagnosis.answers import Estimate
+from support import made_diagnosis as made
 from support.diagnosis_options import options_for
 from support.hand_made_diagnosis import diagnosis_of, standing_in
 
@@ -501,7 +503,27 @@ def test_exit_code_for_a_large_gap(command, monkeypatch, stand):
         (Estimate(0.3, -0.1, 0.5), "20%", 0),  # not clear
     ):
         stand.gap = gap
-        assert command(*asked, limit)[0] == code
+        result, shown = command(*asked, limit)
+        assert result == code
+        said = f"Exit code 3, by --fail-above {limit}: the error is 30% above that of the batch"
+        assert (said in shown) == (code == 3)
+
+
+def test_the_limit_is_for_the_model_of_the_user_if_it_is_run():
+    found = made.model_regression()
+    kernel_learner = tuple(replace(one, excess=Estimate(9.0, 8.0, 10.0)) for one in found.answers)
+    model = replace(
+        found.model,
+        scores=tuple(
+            replace(one, change=Estimate(-0.5, -0.6, -0.4)) if one.way == "batch" else one
+            for one in found.model.scores
+        ),
+    )
+    found = replace(found, answers=kernel_learner, model=model)
+    assert exceeds(found, 0.9) == (
+        "the error is 2 times that of the batch model (1.67 to 2.5)"  # 1 / (1 - .5)
+    )
+    assert exceeds(found, 1.1) == ""
 
 
 def test_the_file_says_what_targets_are_for(command, stand):

@@ -181,7 +181,7 @@ def own(losses):
     ("metric", "error", "words"),
     [
         ("mean", InvalidInputError, "metric .--metric. is 'mean'; expected one of auto, squared"),
-        (3, InvalidTypeError, "metric .--metric. is a int"),
+        (3, InvalidTypeError, "metric .--metric. is an int"),
         ("nowhere:loss", InvalidInputError, "cannot be imported"),
         (own(lambda Y: -np.ones(len(Y))), InvalidInputError, "returned -1 for a row"),
         (own(lambda Y: 0.5), InvalidInputError, "one loss for each row"),

@@ -434,7 +434,8 @@ def test_torchvision_is_left_alone(tmp_path):
 
 
 def tangents(model, views=None):
-    return rt.TangentLearner(model, "auto", 64, views=views)
+    """A learner whose ridge is given: one that is chosen from 26 samples may be tiny."""
+    return rt.TangentLearner(model, 0.01, 64, views=views)
 
 
 def tangent(model, *plugins, **options):
@@ -506,7 +507,7 @@ def test_tangent_is_a_session_and_a_learner(classes, first_epochs):
         by_hand.learn(X, Y)
         found = strategy.eval(classes.test_stream)
         predicted = by_hand.predict(test)
-        assert (strategy.learner.predict(test) - predicted).abs().max() < 1e-9
+        assert (strategy.learner.predict(test) - predicted).abs().max() < 1e-10
         accuracy = (predicted.argmax(1) == labels).double().mean().item()
         stream = "eval_phase/test_stream/Task000"
         assert found[f"Top1_Acc_Stream/{stream}"] == pytest.approx(accuracy, abs=1e-12)

@@ -208,7 +208,7 @@ def test_features_keep_their_preconditioner():
     (lambda m: random_factors(m, True) | {"bend": -1.0}, InvalidInputError,
      "bend hold a number that is negative"),
     (lambda m: 0.1, InvalidTypeError, "is 0.1; expected a torch optimizer"),
-    (lambda m: torch.optim.Adagrad(m.parameters()), InvalidTypeError, "is a Adagrad; expected"),
+    (lambda m: torch.optim.Adagrad(m.parameters()), InvalidTypeError, "is an Adagrad; expected"),
 ])  # fmt: skip
 def test_what_has_no_description_is_refused(make, error, message):
     module, X = network()

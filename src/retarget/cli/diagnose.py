@@ -171,7 +171,8 @@ def diagnose(
             say(f"Report: {files[0]} (--verbose prints all of it)")
     if open_report:
         typer.launch(str(files[0]))
-    if limit is not None and exceeds(diagnosis, limit):
+    if limit is not None and (why := exceeds(diagnosis, limit)):
+        typer.echo(f"Exit code {TOO_FAR}, by --fail-above {fail_above}: {why}.", err=True)
         raise typer.Exit(TOO_FAR)
 
 
@@ -290,10 +291,20 @@ def share_of(option: str, text: str) -> float:
     return share
 
 
-def exceeds(diagnosis: "Diagnosis", limit: float) -> bool:
-    """Whether the online model is clearly behind the batch model, by more than a limit.
+def exceeds(diagnosis: "Diagnosis", limit: float) -> str:
+    """Says how the learner of the verdict is behind the batch model, if by more than a limit.
 
-    A learner that diverged exceeds every limit.
+    That is the user's own model, if it was run. Empty if it is not clearly behind, or by less. A
+    learner that diverged exceeds every limit.
     """
-    excess = diagnosis.answers[0].excess
-    return diagnosis.diverged or (excess.low > 0 and excess.value > limit)
+    from retarget.diagnosis.facts import evidence
+    from retarget.diagnosis.words.numbers import change_words
+
+    measured = evidence(diagnosis)
+    if measured.diverged:
+        return "the model diverges"
+    excess = next(iter(measured.asked.values())).excess
+    if not (excess.low > 0 and excess.value > limit):
+        return ""
+    than = "that of the batch model"
+    return f"the error is {change_words(excess, more=f'above {than}', times=than)}"

@@ -61,6 +61,7 @@ from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.kernels.lookup import named_class
 from retarget.progress import PatientBar
 from retarget.settings import in_plain_torch
+from retarget.text import a_type
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
 
@@ -84,7 +85,7 @@ def imported_kernel(path: str, features: int) -> Kernel | type[Kernel]:
         return kernel  # type: ignore[no-any-return]  # by `named_class`
     if not isinstance(kernel, nn.Module):
         raise InvalidTypeError(
-            f"{path!r} returned a {type(kernel).__name__}; expected a torch.nn.Module, whose "
+            f"{path!r} returned {a_type(kernel)}; expected a torch.nn.Module, whose "
             "tangent kernel is used, or a kernel (rt.kernels.Kernel)"
         )
     network = kernel.double().eval()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.text import a_type
 
 if TYPE_CHECKING:  # the command's help lists the metrics, and NumPy is slow to import
     import numpy as np
@@ -204,6 +205,6 @@ def as_metric(name: str, given: Any) -> Metric:
         called = getattr(given, "__name__", type(given).__name__).strip("<>")
         return Metric(called, f"mean of {called}", given)
     raise InvalidTypeError(
-        f"{name} is a {type(given).__name__}; expected one of {', '.join(METRICS)}, or a function "
+        f"{name} is {a_type(given)}; expected one of {', '.join(METRICS)}, or a function "
         "of the true and the predicted targets that returns a loss for each row"
     )

@@ -22,6 +22,7 @@ from retarget.scalars import as_count
 from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.rows import RidgeState
+from retarget.text import a_type
 
 # Samples along a tile's side: 7 MB in float64, and a multiple of most common batch sizes.
 TILE_SIZE = 960
@@ -129,7 +130,7 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
     """
     if not isinstance(learner, StreamingRidge):
         raise InvalidTypeError(
-            f"learner is a {type(learner).__name__}; expected a StreamingRidge or a TangentLearner"
+            f"learner is {a_type(learner)}; expected a StreamingRidge or a TangentLearner"
         )
     samples, targets = _in_blocks_of_rows(X, Y)
     dtype = _fitting_type(learner, targets)
@@ -155,7 +156,7 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
     """Cuts X and Y into the same blocks of whole rows."""
     if not isinstance(X, da.Array):
         raise InvalidTypeError(
-            f"X is a {type(X).__name__}; expected a Dask array (for arrays in memory, use "
+            f"X is {a_type(X)}; expected a Dask array (for arrays in memory, use "
             "learner.learn(X, Y))"
         )
     if X.ndim == 0:

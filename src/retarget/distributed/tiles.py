@@ -32,6 +32,7 @@ from retarget.engine.triangular import solve_lower, solve_lower_right, solve_low
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.form import Form
 from retarget.locks import cached_property
+from retarget.text import a_type
 from retarget.theory.problem import as_stream_targets
 
 Tasks = dict[Any, Any]
@@ -95,7 +96,7 @@ def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledPr
 def _require_square(K: Any) -> None:
     if not isinstance(K, da.Array):
         raise InvalidTypeError(
-            f"K is a {type(K).__name__}; expected a Dask array, such as the result of gram(...) "
+            f"K is {a_type(K)}; expected a Dask array, such as the result of gram(...) "
             "(retarget's own functions take NumPy arrays and torch tensors)"
         )
     if K.ndim != 2 or not K.shape[0] == K.shape[1]:  # unknown sizes are nan, which equals nothing

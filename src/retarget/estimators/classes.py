@@ -10,6 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d
 
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.text import a_type
 
 Label = Hashable
 
@@ -141,7 +142,7 @@ def encoded(label: Label) -> Any:
     if type(label) in (str, int, float, bool):
         return label
     raise InvalidTypeError(
-        f"the label {label!r:.80} is a {type(label).__name__}, which cannot be saved; expected "
+        f"the label {label!r:.80} is {a_type(label)}, which cannot be saved; expected "
         "text, numbers, booleans, or tuples of these"
     )
 

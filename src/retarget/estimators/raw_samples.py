@@ -10,6 +10,7 @@ from torch import nn
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.samples import as_samples, count, is_nested
+from retarget.text import a_type
 
 AT_A_TIME = 64
 
@@ -25,7 +26,7 @@ def as_raw(name: str, given: Any) -> list[Any]:
         return list(given)
     except TypeError as error:
         raise InvalidTypeError(
-            f"{name} is a {type(given).__name__}; expected a list of samples, which `prepare` "
+            f"{name} is {a_type(given)}; expected a list of samples, which `prepare` "
             "makes ready for the network"
         ) from error
 

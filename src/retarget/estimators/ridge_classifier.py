@@ -17,6 +17,7 @@ from retarget.settings import in_plain_torch
 from retarget.streaming.ridge.calibration import Calibration, calibrate, score_of
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.moments import Moments
+from retarget.text import a_type
 
 
 class Confidence:
@@ -127,9 +128,7 @@ class RidgeClassifier(StreamClassifier, RidgeEstimator):
             other: A classifier with the same parameters; it is not changed.
         """
         if type(other) is not type(self):
-            raise InvalidInputError(
-                f"other is a {type(other).__name__}; expected a {type(self).__name__}"
-            )
+            raise InvalidInputError(f"other is {a_type(other)}; expected {a_type(self)}")
         there = other._now()
         return self._change(lambda after: after._merge(there))
 

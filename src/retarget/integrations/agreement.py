@@ -24,6 +24,7 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, take
+from retarget.text import a_type
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -149,7 +150,7 @@ def made_by(
     corrector = maker(module, learner, **given)
     if not isinstance(corrector, Corrector):
         raise InvalidTypeError(
-            f"corrector made a {type(corrector).__name__}; expected a NetworkCorrector or a "
+            f"corrector made {a_type(corrector)}; expected a NetworkCorrector or a "
             "ClosedLoopCorrector"
         )
     return corrector

@@ -25,6 +25,7 @@ from retarget.networks.linearization import outputs
 from retarget.samples import evaluating
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.tangent import TangentLearner
+from retarget.text import a_type
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -454,7 +455,7 @@ def _plain(strategy: Any) -> Problems:
     )
     problems.add(
         several,
-        f"the model is a {type(model).__name__}, which takes task labels; expected a network of "
+        f"the model is {a_type(model)}, which takes task labels; expected a network of "
         "the inputs alone",
     )
     problems.add(

@@ -22,6 +22,7 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, join, output_of, take
+from retarget.text import a_type
 
 try:
     from transformers import Trainer, TrainerCallback, get_scheduler
@@ -155,7 +156,7 @@ class TargetCorrectionTrainer(Trainer):
         logits = output_of(result, len(labels))
         if not isinstance(logits, Tensor):
             raise InvalidInputError(
-                f"the model returned a {type(result).__name__} without a matrix of outputs (n, c); "
+                f"the model returned {a_type(result)} without a matrix of outputs (n, c); "
                 "expected a model for classification or regression of whole sequences"
             )
         if not model.training:
@@ -356,7 +357,7 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
     """Returns the rate of each of these steps."""
     if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
         raise InvalidInputError(
-            f"the scheduler is a {type(scheduler).__name__}, whose rates are not known beforehand; "
+            f"the scheduler is {a_type(scheduler)}, whose rates are not known beforehand; "
             "expected lr_scheduler_type to be 'constant', 'linear' or 'cosine'"
         )
     base = scheduler.base_lrs[0]

@@ -27,6 +27,7 @@ from retarget.learners import SGD, described_optimizer
 from retarget.networks.base import Corrector
 from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
+from retarget.text import a_type
 
 FULL_PRECISION = ("32-true", "64-true")
 OTHER_STEPS = StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler
@@ -38,7 +39,7 @@ def plain_fit(trainer: Trainer, ddp: bool = False) -> Problems:
     alone = trainer.world_size == 1 and isinstance(trainer.strategy, SingleDeviceStrategy)
     problems.add(
         not (alone or (ddp and isinstance(trainer.strategy, DDPStrategy))),
-        f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} processes; "
+        f"the Trainer has {a_type(trainer.strategy)} of {trainer.world_size} processes; "
         f"expected one device{', or DDP' if ddp else ''}",
         devices=1,
         strategy="auto",
@@ -153,7 +154,7 @@ def _add_open_loop(problems: Problems, trainer: Trainer, epochs: int) -> None:
     steps = epochs * -(-int(min(trainer.num_training_batches, 2**62)) // accumulated)
     problems.add(
         isinstance(loader, Iterator),
-        f"the training loader is a {type(loader).__name__}, which can be read only once; pass one "
+        f"the training loader is {a_type(loader)}, which can be read only once; pass one "
         "that can be read again, such as a DataLoader",
     )
     problems.add(
@@ -211,7 +212,7 @@ class Places:
         targets = entries.pop(self.targets)
         if not isinstance(targets, Tensor):
             raise InvalidInputError(
-                f"the batch's targets are a {type(targets).__name__}; expected a tensor, one row "
+                f"the batch's targets are {a_type(targets)}; expected a tensor, one row "
                 "per sample: say where they are with targets="
             )
         if not many:
@@ -247,4 +248,4 @@ def _in_words(batch: Any) -> str:
     if isinstance(batch, Mapping):
         return f"a dict with {', '.join(map(repr, batch))}"
     length = f" of {len(batch)}" if isinstance(batch, Sequence) else ""
-    return f"a {type(batch).__name__}{length}"
+    return f"{a_type(batch)}{length}"

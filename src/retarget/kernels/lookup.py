@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import KINDS, NAMED, Kernel
 from retarget.kernels.given import CallableKernel, PrecomputedKernel, SklearnKernel
+from retarget.text import a_type
 
 
 def as_kernel(
@@ -46,7 +47,7 @@ def as_kernel(
         return PrecomputedKernel(kernel)
     if isinstance(kernel, nn.Module):
         raise InvalidTypeError(
-            f"kernel is a {type(kernel).__name__}, a network; expected a kernel: "
+            f"kernel is {a_type(kernel)}, a network; expected a kernel: "
             "rt.EmpiricalNTK(network), its tangent kernel, or rt.Features(network), the products "
             "of its outputs"
         )

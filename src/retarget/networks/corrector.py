@@ -37,7 +37,7 @@ from retarget.samples import Samples, copied, count, join, leaves, mapped, named
 from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
-from retarget.text import as_seed
+from retarget.text import a_type, as_seed
 from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
 
 LOGGER = logging.getLogger("retarget")
@@ -219,7 +219,7 @@ class NetworkCorrector(Corrector):
         optimizer = getattr(self.kernel, "preconditioner", None)  # `load` has it only there
         if not (optimizer is None or isinstance(optimizer, Optimizer)):
             raise InvalidInputError(
-                f"the preconditioner is a {type(optimizer).__name__} with gamma='auto', which "
+                f"the preconditioner is {a_type(optimizer)} with gamma='auto', which "
                 "trains copies of the network; give the optimizer itself, or gamma as a number"
             )
         names = list(trained_parameters(self.module, self.params))

@@ -194,7 +194,7 @@ def test_by_import_path(monkeypatch, tmp_path):
         ("my_script:make", "importing my_script raises SystemExit: 3; correct that first"),
         ("my_mistake:make", "importing my_mistake raises ZeroDivisionError: division by zero"),
         ("forest", "the model 'forest' cannot be imported"),
-        ("os:O_RDONLY", "is a int; expected a function or class"),
+        ("os:O_RDONLY", "is an int; expected a function or class"),
     ):
         error = InvalidTypeError if path == "os:O_RDONLY" else InvalidInputError
         with pytest.raises(error, match=message):

@@ -223,6 +223,27 @@ def test_integers_after_a_space_stay_integers(tmp_path, space, size):
     assert order_rows(table, Roles(("y",), time="t")).numbers.tolist() == [2, 3, 1]
 
 
+@pytest.mark.parametrize(
+    ("times", "rows"),
+    [
+        (["1600000000.123456789", "1600000000.123456788", "5", "7.25"], 2),
+        (["1600000000.123456", "1600000000.123455", "5", "5"], 0),
+        (["1.6000000000000001e18", "1.6000000000000001e18", "1.6e18", "1.7e18"], 3),
+        (["4503599627370497.0", "4503599627370497.0", "0.1", "0.1"], 0),  # whole, and short
+        (pl.Series([0.1, 0.1, 16777215, 16777215], dtype=pl.Float32), 0),
+        (pl.Series([0.12345678, 0.123456781, 2**25 + 4, 2**25 + 5], dtype=pl.Float32), 4),
+    ],
+)
+def test_times_that_decimal_numbers_may_have_rounded_are_noted(tmp_path, times, rows):
+    table = pl.DataFrame({"t": times, "x": range(4), "y": [0.5, 1, 2, 3]})
+    if table["t"].dtype == pl.String:
+        table.write_csv(tmp_path / "times.csv")
+        table = read_table(tmp_path / "times.csv")
+    notes = order_rows(table, Roles(("y",), time="t")).notes
+    noted = [note for note in notes if "keep their order in the file" in note]
+    assert [note.partition(" ")[0] for note in noted] == [str(rows)] * bool(rows)
+
+
 @given(st.lists(st.one_of(st.none(), st.text("0123456789-/.: TZ+JanM,")), min_size=1))
 def test_any_text_is_a_date_or_none(texts):
     column = pl.Series("t", texts, dtype=pl.String)

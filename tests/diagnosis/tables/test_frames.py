@@ -40,7 +40,7 @@ def test_what_is_not_a_table():
         ([[1.0, 2.0], [3.0]], InvalidTypeError, "is a list that is not an array .*equal length"),
         (torch.eye(2).to_sparse(), InvalidTypeError, "the table is a tensor of layout sparse_coo"),
         (torch.empty(2, 2, device="meta"), InvalidTypeError, "the table is on the meta device"),
-        (3, InvalidTypeError, "the table is a int; expected a Polars, pandas"),
+        (3, InvalidTypeError, "the table is an int; expected a Polars, pandas"),
     ):
         with pytest.raises(kind, match=message):
             as_table(data)

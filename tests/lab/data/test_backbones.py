@@ -65,8 +65,8 @@ def test_by_import_path(monkeypatch, tmp_path):
     assert isinstance(load_backbone("made_networks:network"), nn.Flatten)
     assert isinstance(load_backbone("made_networks:Small.flat"), nn.Flatten)
     refused = {
-        "made_networks:number": "returned a int; expected a torch",
-        "made_networks:constant": "is a int; expected a function",
+        "made_networks:number": "returned an int; expected a torch",
+        "made_networks:constant": "is an int; expected a function",
         "made_networks:sized": "failed when it .* 'width'",
         "made_networks:other": "cannot be imported: .*no attribute 'other'",
         "no_such.package:net": "cannot be imported: No module",

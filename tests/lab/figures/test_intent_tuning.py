@@ -15,6 +15,7 @@ def config(**parameters):
         "learner": "replay",
         "step": 2,
         "lr": 0.03,
+        "head_lr": 0.03,
         "epochs": 4,
         "seed": 1,
     }
@@ -36,16 +37,28 @@ def test_joint_training_and_one_after_another():
     assert joint["bytes"][0] > alone["bytes"][0] == 0
 
 
+def test_loss_and_rate_of_the_head():
+    known, data = tuner(learner="fine-tuning", lr=1e-9, head_lr=0.03)
+    labels = known.labels.numpy()
+    before = [each.clone() for each in known.network.encoder.parameters()]
+    known.train(data.learned[labels[data.learned] < 2], 2)
+    head = known.network.head
+    assert head.weight[:2].abs().min() > 0
+    assert not head.weight[2:].any()
+    for was, now in zip(before, known.network.encoder.parameters(), strict=True):
+        torch.testing.assert_close(now, was, rtol=0, atol=1e-6)
+
+
 def test_mini_batches_of_replay():
     known, data = tuner(capacity=30, epochs=1)
     first, then = data.learned[:20], data.learned[20:40]
-    known.train(first)
+    known.train(first, 6)
     assert sorted(known.stored) == sorted(first.tolist())
     batches = list(known._batches(then))
     assert sorted(np.concatenate([each[: len(each) // 2] for each in batches])) == then.tolist()
     for each in batches:
         assert set(each[len(each) // 2 :]) <= set(first.tolist())
-    known.train(then)
+    known.train(then, 6)
     assert len(known.stored) == 30
     assert known.stored_bytes == sum(len(known.texts[row]) for row in known.stored)
 

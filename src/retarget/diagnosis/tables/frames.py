@@ -22,7 +22,7 @@ from retarget.diagnosis.tables.roles import (
     require_width,
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.text import shown
+from retarget.text import a_type, shown
 
 NUMBERS = "fiub"
 FINER_THAN_MICROSECONDS = ("ns", "ps", "fs", "as")
@@ -197,12 +197,12 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
             array = np.asarray(data)
         except ValueError as error:
             raise InvalidTypeError(
-                f"the table is a {type(data).__name__} that is not an array ({error}); expected "
+                f"the table is {a_type(data)} that is not an array ({error}); expected "
                 "rows of equal length"
             ) from error
         return _from_array(array, prefix)
     raise InvalidTypeError(
-        f"the table is a {type(data).__name__}; expected a Polars, pandas or pyarrow table, a dict "
+        f"the table is {a_type(data)}; expected a Polars, pandas or pyarrow table, a dict "
         "of columns, or an array"
     )
 
@@ -359,7 +359,7 @@ def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.Dat
     if _names_columns(Y, X, as_table(X, prefix="x")):
         return as_table(test)
     raise InvalidInputError(
-        f"test is a {type(test).__name__}; expected (X, Y), or a frame if Y names columns of X"
+        f"test is {a_type(test)}; expected (X, Y), or a frame if Y names columns of X"
     )
 
 

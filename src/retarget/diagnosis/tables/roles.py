@@ -236,11 +236,19 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     notes: list[str] = []
     numbers = np.arange(1, len(table) + 1)
     if roles.time is not None:
-        times = pl.DataFrame({"time": _sortable(table[roles.time])}).with_row_index("row")
+        time = _sortable(table[roles.time])
+        times = pl.DataFrame({"time": time}).with_row_index("row")
         order = times.sort("time", maintain_order=True)["row"].to_numpy()
         moved = int((numbers[order] != numbers).sum())
         if moved:
             notes.append(f"Sorted the rows by {shown(roles.time)}; {moved:,} moved.")
+        rounded = _rounded_alike(time)
+        if rounded:
+            notes.append(
+                f"{rounded:,} rows keep their order in the file: as decimal numbers, their times "
+                f"in {shown(roles.time)} are the same as those of others, and perhaps only "
+                "rounded. Write such times as dates or as whole numbers, which keep every digit."
+            )
         table = table[order]
         numbers = numbers[order]
     table, numbers = _with_targets(table, roles, numbers, notes)
@@ -382,6 +390,24 @@ def _sortable(column: pl.Series) -> pl.Series:
             f"is row {_first(without):,}); remove these rows, which cannot be put in order"
         )
     return column
+
+
+def _rounded_alike(times: pl.Series) -> int:
+    """How many times equal others, with more digits than decimal numbers keep for certain."""
+    if not times.dtype.is_float():
+        return 0
+    shared = times.filter(times.is_duplicated())
+    values = shared.unique().to_numpy()
+    number = values.dtype.type
+    kept = np.finfo(number)
+    exact = 2.0 ** (kept.nmant + 1)  # up to here, whole numbers are
+    doubtful = [
+        value
+        for value in values
+        if abs(value) > exact
+        or (not value.is_integer() and number(f"{value:.{kept.precision}g}") != value)
+    ]
+    return int(shared.is_in(doubtful).sum())
 
 
 def _parsed_times(column: pl.Series) -> pl.Series:

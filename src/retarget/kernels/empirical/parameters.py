@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.text import did_you_mean
+from retarget.text import a_type, did_you_mean
 
 # A parameter's name, a layer's name for all of its parameters, a pattern as in file names
 # ("*.bias"), several of these, or a function of a name; None for all.
@@ -61,7 +61,7 @@ def as_choice(wanted: Any) -> tuple[str, ...]:
     names = (wanted,) if isinstance(wanted, str) else wanted
     if not isinstance(names, Iterable) or not all(isinstance(each, str) for each in names):
         raise InvalidTypeError(
-            f"params is a {type(wanted).__name__}; expected the name of a parameter or a layer, a "
+            f"params is {a_type(wanted)}; expected the name of a parameter or a layer, a "
             "pattern such as '*.bias', a list of these, or a function of a name"
         )
     return tuple(names)
@@ -91,7 +91,7 @@ def preconditioner_of(
     kind = type(source)
     if kind not in _FACTORS:
         raise InvalidTypeError(
-            f"preconditioner is a {kind.__name__}; expected a torch.optim.SGD, Adam, AdamW or "
+            f"preconditioner is {a_type(source)}; expected a torch.optim.SGD, Adam, AdamW or "
             "RMSprop, or a dict of factors by the parameters' names"
         )
     groups = source.param_groups

@@ -12,6 +12,7 @@ from torch import nn
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.scalars import as_non_negative, as_positive
+from retarget.text import a_type
 
 READ = (
     *(nn.Linear, nn.Conv2d, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
@@ -99,7 +100,7 @@ def read_layers(module: Any, weight_std: Any, bias_std: Any) -> tuple[Layer, ...
     """The layers of a Sequential in the order in which they act, checked and in normal form."""
     if not isinstance(module, nn.Sequential):
         raise InvalidTypeError(
-            f"module is a {type(module).__name__}; expected a torch.nn.Sequential of {SUPPORTED}"
+            f"module is {a_type(module)}; expected a torch.nn.Sequential of {SUPPORTED}"
         )
     named = [
         (name, part)

@@ -27,7 +27,7 @@ from retarget.import_path import IMPORT_PATH, imported_network
 from retarget.lab.data.cache import content_digest, file_checksum
 from retarget.lab.data.fetch import RESNET18, locate
 from retarget.storage import user_path
-from retarget.text import listed
+from retarget.text import a_type, listed
 
 FEATURES = 512  # length of a ResNet-18's features
 LONGEST_ERROR = 600  # characters: the error may name many weights
@@ -263,7 +263,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     state = read_torch_file(path)
     if not isinstance(state, Mapping):
         raise InvalidInputError(
-            f"{path} holds a {type(state).__name__}; expected tensors by name, "
+            f"{path} holds {a_type(state)}; expected tensors by name, "
             "as torch.save(model.state_dict(), path) writes them"
         )
     others = [name for name, value in state.items() if not isinstance(value, Tensor)]

@@ -34,6 +34,9 @@ class Tuning(Config):
     Attributes:
         learner: "joint", on all sentences at once; "fine-tuning", `step` intents after another;
             "replay", the same, with as many stored sentences in each mini-batch as new ones.
+        lr: The largest rate of the network's parameters.
+        head_lr: That of the head, which starts at zero. With the network's own rate it would hardly
+            move in the few steps of a task, and the network would change in its place.
         epochs: Passes over the sentences of each task.
         capacity: Sentences that replay stores, a random sample of all so far.
         intents: How many of the intents; None for all.
@@ -44,6 +47,7 @@ class Tuning(Config):
     learner: Literal["joint", "fine-tuning", "replay"]
     step: Count
     lr: Positive
+    head_lr: Positive = 1e-3
     epochs: Count
     batch_size: Count = 32
     capacity: int = Field(default=0, ge=0)
@@ -83,11 +87,19 @@ class Tuner:
         self.stored: list[int] = []
         self.seen = 0
 
-    def train(self, rows: np.ndarray) -> None:
-        """A task: some passes over its sentences, with a rate that rises and falls."""
+    def train(self, rows: np.ndarray, classes: int) -> None:
+        """A task: some passes over its sentences, with rates that rise and fall.
+
+        The loss is that of the classes so far: to tell them from others, which nobody has seen,
+        would be most of what is learned.
+        """
         size = self.config.batch_size
         steps = -(-len(rows) // size) * self.config.epochs
-        optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.config.lr)
+        parameters = [
+            {"params": list(self.network.encoder.parameters()), "lr": self.config.lr},
+            {"params": list(self.network.head.parameters()), "lr": self.config.head_lr},
+        ]
+        optimizer = torch.optim.AdamW(parameters)
         rising = max(1.0, WARM_UP * steps)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / rising, (steps - step) / (steps - rising + 1))
@@ -96,7 +108,7 @@ class Tuner:
         with PatientBar("steps of fine-tuning", steps) as bar:
             for batch in self._batches(rows):
                 scores = self.network(**minilm.as_tokens([self.texts[row] for row in batch]))
-                loss = functional.cross_entropy(scores, self.labels[batch])
+                loss = functional.cross_entropy(scores[:, :classes], self.labels[batch])
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -165,7 +177,7 @@ def _points(config: Tuning, data: IntentData) -> Iterator[dict[str, object]]:
     last = len(data.names)
     first = 0
     for stop in (last,) if config.learner == "joint" else stops(last, config.step):
-        tuner.train(data.learned[(known >= first) & (known < stop)])
+        tuner.train(data.learned[(known >= first) & (known < stop)], stop)
         first = stop
         asked = data.asked[labels[data.asked] < stop]
         yield {

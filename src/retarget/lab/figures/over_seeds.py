@@ -152,15 +152,21 @@ def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame
 def mean_and_error(values: np.ndarray | pl.Series) -> str:
     """Formats mean and standard error of one number for each seed, or how many diverged.
 
+    A single number has no error.
+
     Examples:
         >>> mean_and_error(np.array([0.1, 0.3]))
         '0.200 ± 0.100'
+        >>> mean_and_error(np.array([0.1]))
+        '0.100'
     """
     values = np.asarray(values)
     if not len(values):
         return ""
     if np.isnan(values).any():
         return f"{np.isnan(values).sum()} of {len(values)} diverged"
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
     return f"{values.mean():.3f} ± {standard_error(values):.3f}"
 
 
