@@ -132,7 +132,7 @@ def test_the_outputs_are_the_one_matrix_among_results():
         assert output_of(result, 3) is MATRIX
     for result in ((MATRIX, MATRIX), {"logits": CUBE}, Result(a=MATRIX, b=MATRIX), None, 3):
         module = Takes(lambda x, result=result: result)
-        with pytest.raises(InvalidInputError, match="a .*; expected one tensor of outputs"):
+        with pytest.raises(InvalidInputError, match="an? .*; expected one tensor of outputs"):
             outputs_of(module, torch.ones(3, 1))
 
 

@@ -20,8 +20,8 @@ from retarget.errors import (
     InvalidTypeError,
     ResultOverflowError,
     StreamTooLargeError,
+    a_type,
 )
-from retarget.text import a_type
 
 Array = np.ndarray | Tensor
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)

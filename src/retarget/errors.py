@@ -133,6 +133,17 @@ def missing_extra(what: str, error: ImportError, extra: str) -> MissingExtraErro
     return MissingExtraError(f"{what} ({error}); install it with: {install_line(extra)}")
 
 
+def a_type(value: object) -> str:
+    """Says of which type a value is, in an error message.
+
+    Examples:
+        >>> a_type(3), a_type("3"), a_type([3])
+        ('an int', 'a str', 'a list')
+    """
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "AEIOaeio" else f"a {name}"
+
+
 def require_extra(what: str, extra: str, *packages: str) -> None:
     """Ends a script with one sentence if packages that it needs are not installed.
 

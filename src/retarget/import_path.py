@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
-from retarget.text import a_type
+from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError, a_type
 
 # What a user's own code may raise; exit() inside it must not end the program. Ctrl-C does.
 USER_ERRORS = (Exception, SystemExit)

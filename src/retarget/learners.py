@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.scalars import as_count, as_number
-from retarget.text import a_type
 
 if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
     import torch

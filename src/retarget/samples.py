@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from retarget.arrays import FLOATS, as_tensor, require_finite, require_numbers
-from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError
-from retarget.text import a_type
+from retarget.errors import InvalidInputError, InvalidTypeError, RetargetError, a_type
 
 # A tensor, or a dict or tuple of these. With a recursive type every use would have to tell the
 # three apart, which is what the functions below are for.

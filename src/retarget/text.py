@@ -105,17 +105,6 @@ def as_seed(option: str, seed: Any) -> int:
     return int(seed)
 
 
-def a_type(value: object) -> str:
-    """Says of which type a value is, in an error message.
-
-    Examples:
-        >>> a_type(3), a_type("3"), a_type([3])
-        ('an int', 'a str', 'a list')
-    """
-    name = type(value).__name__
-    return f"an {name}" if name[0] in "AEIOaeio" else f"a {name}"
-
-
 def duration(seconds: float) -> str:
     """Formats seconds for people.
 

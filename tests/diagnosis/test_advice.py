@@ -211,6 +211,16 @@ def test_what_helped_after_a_bad_batch_model():
     assert texts(bad, "bad batch model")
 
 
+def test_what_helps_on_the_next_rows_only():
+    unclear = measured(whole=UNCLEAR, coming=HARM, corrections=(UNCLEAR, GAIN))
+    assert unclear.verdict.kind == "not clear"
+    assert texts(unclear, "correct", "batch")
+    assert not texts(unclear, "leave")
+    nothing = measured(whole=UNCLEAR, corrections=(GAIN, GAIN))
+    (text,) = texts(nothing, "leave")
+    assert text == "Leave the learner as it is for now: it is not clear that it is behind."
+
+
 def test_a_model_that_follows_the_drift():
     follows = measured(coming=GAIN, drift=True, batch_constant=HARM)
     assert follows.verdict.kind == "follows the drift"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import retarget as rt
+from retarget.diagnosis.facts import compared, judged
 from retarget.diagnosis.words.numbers import percent
 
 SEEDS = range(3)
@@ -52,6 +53,18 @@ def test_accuracy_does_not_override_the_loss(seed):
     online, batch = (percent(whole.score(one).recall[1].value) for one in ("online", "offline"))
     assert f", with {online} of 'yes' right against {batch}" in found.verdict.headline
     assert "of the classes right" not in found.verdict.headline
+
+
+def test_a_chosen_metric_decides_alone():
+    X, labels = rare(0.09, 0, rows=300)
+    usual = rt.diagnose(X, labels)
+    assert all(one.accuracy_gap is not None for one in usual.answers)
+    for metric in ("balanced-accuracy", "log-loss", "accuracy"):
+        found = rt.diagnose(X, labels, metric=metric)
+        assert [one.accuracy_gap for one in found.answers] == [None, None]
+        for answer in found.answers:
+            expected = "not clear" if compared(answer).bad_batch_model else judged(answer.excess)
+            assert compared(answer).standing in (expected, "ahead")
 
 
 def test_a_learner_that_does_diverge_is_called_so():

@@ -96,7 +96,7 @@ def test_too_few_rows(rows):
     *others, last = found.verdict.recommendations
     assert last.startswith("Collect more rows")
     # nothing is said of what was tried where there are too few rows to judge it
-    leave = "Nothing that was tried is clearly better: leave the learner as it is."
+    leave = "Leave the learner as it is for now: it is not clear that it is behind."
     assert others == ([] if few else [leave])
 
 

@@ -392,7 +392,7 @@ def test_adam_and_a_schedule_as_advised(classes):
 
 def test_growing_outputs_and_gdumb_are_refused(classes):
     growing = nn.Sequential(network(7), IncrementalClassifier(7).double()).double()
-    with pytest.raises(InvalidInputError, match="has a IncrementalClassifier, whose outputs grow"):
+    with pytest.raises(InvalidInputError, match="has IncrementalClassifier, whose outputs grow"):
         plugged(growing).train(classes.train_stream[0])
     with pytest.raises(InvalidInputError, match="GDumbPlugin trains on the samples that it stores"):
         plugged(network(), GDumbPlugin(8)).train(classes.train_stream[0])

@@ -159,7 +159,7 @@ class Answer:
         baselines: Scores of simple predictors; the mean or the most frequent class comes first.
         excess: How far the online learner's loss is above the batch model's, relative to it.
         accuracy_gap: For classes, the batch model's accuracy minus the online learner's; None for
-            regression.
+            regression, and for a metric that was chosen, which decides alone.
         gap_closed: For "corrected" and "iterative": (online - it) / (online - batch) in the loss.
             NaN unless the online learner is clearly behind the batch model.
         effect: For "corrected" and "iterative": the change of the loss, relative to the online

@@ -55,13 +55,13 @@ from retarget.errors import (
     InvalidTypeError,
     NotPositiveDefiniteError,
     PrecisionWarning,
+    a_type,
 )
 from retarget.import_path import USER_ERRORS, called, imported, reason
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.kernels.lookup import named_class
 from retarget.progress import PatientBar
 from retarget.settings import in_plain_torch
-from retarget.text import a_type
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.text import a_type
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 
 if TYPE_CHECKING:  # the command's help lists the metrics, and NumPy is slow to import
     import numpy as np

@@ -15,14 +15,13 @@ from dask.highlevelgraph import HighLevelGraph
 
 from retarget.arrays import as_tensor, require_float
 from retarget.distributed.cluster import cluster_errors, computed
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.form import Form
 from retarget.kernels import Kernel, as_kernel
 from retarget.scalars import as_count
 from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.rows import RidgeState
-from retarget.text import a_type
 
 # Samples along a tile's side: 7 MB in float64, and a multiple of most common batch sizes.
 TILE_SIZE = 960

@@ -29,10 +29,9 @@ from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.distributed.cluster import cluster_errors, computed
 from retarget.engine.definite import not_positive_definite
 from retarget.engine.triangular import solve_lower, solve_lower_right, solve_lower_transposed
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.form import Form
 from retarget.locks import cached_property
-from retarget.text import a_type
 from retarget.theory.problem import as_stream_targets
 
 Tasks = dict[Any, Any]

@@ -9,8 +9,7 @@ import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d
 
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.text import a_type
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 
 Label = Hashable
 

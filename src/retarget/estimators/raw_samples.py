@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.samples import as_samples, count, is_nested
-from retarget.text import a_type
 
 AT_A_TIME = 64
 

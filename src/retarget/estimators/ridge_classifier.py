@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, a_type
 from retarget.estimators.base import StreamClassifier
 from retarget.estimators.classes import Classes, Label, as_labels
 from retarget.estimators.ridge_base import RidgeEstimator, as_weights, samples_in, weighted
@@ -17,7 +17,6 @@ from retarget.settings import in_plain_torch
 from retarget.streaming.ridge.calibration import Calibration, calibrate, score_of
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.moments import Moments
-from retarget.text import a_type
 
 
 class Confidence:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from retarget.engine.losses import batch_loss
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.labels import one_hot
 from retarget.learners import SGD, Reduction, described_optimizer
@@ -24,7 +24,6 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, take
-from retarget.text import a_type
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 

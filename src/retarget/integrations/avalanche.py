@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from retarget.errors import InvalidInputError, missing_extra
+from retarget.errors import InvalidInputError, a_type, missing_extra
 from retarget.integrations import agreement
 from retarget.integrations.agreement import HalfSquaredError as SquaredError
 from retarget.integrations.agreement import Problems, Shift
@@ -25,7 +25,6 @@ from retarget.networks.linearization import outputs
 from retarget.samples import evaluating
 from retarget.streaming.ridge.learner import StreamingRidge
 from retarget.streaming.ridge.tangent import TangentLearner
-from retarget.text import a_type
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -460,7 +459,7 @@ def _plain(strategy: Any) -> Problems:
     )
     problems.add(
         growing and not several,
-        f"the model has a {', '.join(growing)}, whose outputs grow with the classes, but targets "
+        f"the model has {', '.join(growing)}, whose outputs grow with the classes, but targets "
         "need all outputs from the beginning; use a torch.nn.Linear with one output for each class "
         "of the whole stream",
     )

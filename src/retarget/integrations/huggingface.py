@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.engine.losses import row_losses
-from retarget.errors import InvalidInputError, missing_extra
+from retarget.errors import InvalidInputError, a_type, missing_extra
 from retarget.integrations import agreement
 from retarget.integrations.agreement import Problems, Shift
 from retarget.integrations.gradients import GradientCheck
@@ -22,7 +22,6 @@ from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
 from retarget.networks.linearization import outputs
 from retarget.samples import Samples, count, evaluating, join, output_of, take
-from retarget.text import a_type
 
 try:
     from transformers import Trainer, TrainerCallback, get_scheduler

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, a_type
 from retarget.integrations.agreement import (
     Problems,
     require_optimizer,
@@ -27,7 +27,6 @@ from retarget.learners import SGD, described_optimizer
 from retarget.networks.base import Corrector
 from retarget.networks.closed_loop import ClosedLoopCorrector
 from retarget.networks.corrector import NetworkCorrector
-from retarget.text import a_type
 
 FULL_PRECISION = ("32-true", "64-true")
 OTHER_STEPS = StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler

@@ -6,11 +6,10 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.kernels.base import NAMED, Kernel
 from retarget.kernels.given import CallableKernel, PrecomputedKernel, SklearnKernel
 from retarget.kernels.infinite.ntk import InfiniteNTK
-from retarget.text import a_type
 
 
 def as_kernel(

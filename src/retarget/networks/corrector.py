@@ -15,7 +15,7 @@ from retarget.engine.followers import Parts
 from retarget.engine.losses import Loss
 from retarget.engine.stability import FAR_OUTSIDE
 from retarget.engine.stream import FirstBlock
-from retarget.errors import InvalidInputError, LargeTargetsWarning, warn_caller
+from retarget.errors import InvalidInputError, LargeTargetsWarning, a_type, warn_caller
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.parameters import (
@@ -37,7 +37,7 @@ from retarget.samples import Samples, copied, count, join, leaves, mapped, named
 from retarget.scalars import as_count
 from retarget.settings import in_plain_torch
 from retarget.state_files import part_of, require_shape
-from retarget.text import a_type, as_seed
+from retarget.text import as_seed
 from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
 
 LOGGER = logging.getLogger("retarget")

@@ -44,7 +44,8 @@ IN_TABLE = "it is told as advice if it helps, and all scores are in the tables"
 
 def leaves_room_to_correct(verdict: VerdictKind, known: Facts) -> bool:
     """Whether a verdict leaves room for corrected targets and batch training."""
-    return not known.bad_batch and verdict in CORRECTABLE
+    behind_next = verdict == "not clear" and known.coming == "behind"
+    return not known.bad_batch and (verdict in CORRECTABLE or behind_next)
 
 
 @dataclass(frozen=True)
@@ -322,4 +323,7 @@ class WhereItStands(FindingKind, name="standing"):
             return  # a better batch model comes first: corrections follow this one
         if any(one.kind == UselessModel.name for one in diagnosis.findings):
             left = "try another model or other features"
+        elif verdict == "not clear":
+            yield Advice("leave", f"{sentence(left)} for now: it is not clear that it is behind.")
+            return
         yield Advice("leave", f"Nothing that was tried is clearly better: {left}.")

@@ -209,7 +209,9 @@ def compare(
     if classes and not parted.progressive:
         new = (truth.Y.sum(axis=0) > 0) & (parted.stream.Y.sum(axis=0) == 0)
         unseen = tuple(np.array(truth.target_names, dtype=object)[new])
-    gap = difference(ruler.right(batch), ruler.right(own["online"])) if classes else None
+    gap = None
+    if classes and options.metric.shows_accuracy:  # a metric that was chosen decides alone
+        gap = difference(ruler.right(batch), ruler.right(own["online"]))
     return Answer(
         question=ruler.question,
         rows=len(np.unique(ruler.rows)),

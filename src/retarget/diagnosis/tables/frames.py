@@ -21,8 +21,8 @@ from retarget.diagnosis.tables.roles import (
     require_table_size,
     require_width,
 )
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.text import a_type, shown
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
+from retarget.text import shown
 
 NUMBERS = "fiub"
 FINER_THAN_MICROSECONDS = ("ns", "ps", "fs", "as")

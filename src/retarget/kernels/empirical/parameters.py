@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.text import a_type, did_you_mean
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
+from retarget.text import did_you_mean
 
 # A parameter's name, a layer's name for all of its parameters, a pattern as in file names
 # ("*.bias"), several of these, or a function of a name; None for all.

@@ -10,9 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.scalars import as_non_negative, as_positive
-from retarget.text import a_type
 
 READ = (
     *(nn.Linear, nn.Conv2d, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.AvgPool2d, nn.AdaptiveAvgPool2d),

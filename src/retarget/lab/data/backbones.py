@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retarget.archives import open_zip
-from retarget.errors import InvalidInputError, MissingDataError
+from retarget.errors import InvalidInputError, MissingDataError, a_type
 from retarget.import_path import IMPORT_PATH, imported_network
 from retarget.lab.data.cache import content_digest, file_checksum
 from retarget.lab.data.fetch import RESNET18, locate
 from retarget.storage import user_path
-from retarget.text import a_type, listed
+from retarget.text import listed
 
 FEATURES = 512  # length of a ResNet-18's features
 LONGEST_ERROR = 600  # characters: the error may name many weights
