@@ -241,6 +241,13 @@ def test_outputs_that_depend_on_the_batch():
         rt.EmpiricalNTK(module)(torch.randn(7, 5, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_outputs_that_grow_with_the_batch(n):
+    module = Network(lambda m, x: len(x) * m.layer(x), layer=nn.Linear(5, 3)).double()
+    with pytest.raises(InvalidInputError, match="between two batches with different other samples"):
+        rt.EmpiricalNTK(module)(torch.randn(n, 5, dtype=torch.float64))
+
+
 def test_outputs_that_differ_for_one_sample():
     """torch.func passes single samples, and computes their gradients many at a time."""
     module = Network(
