@@ -1,5 +1,8 @@
 """Several epochs: targets that are taught again in each (`test_online` has the learner itself)."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -166,19 +169,36 @@ def test_outputs_of_sizes_that_are_far_apart():
     assert_same(Z / sizes, expected)
 
 
-@pytest.mark.parametrize(("size", "dtype", "digits"), [
-    (1e-300, np.float64, 1e-10), (1e-200, np.float64, 1e-10), (1e100, np.float64, 1e-10),
-    (1e-30, np.float32, 1e-3), (1e30, np.float32, 1e-3),
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+@pytest.mark.parametrize("options", [
+    {}, {"momentum": 0.5}, {"momentum": 0.4, "nesterov": True, "weight_decay": 0.02},
 ])  # fmt: skip
-def test_cross_entropy_with_a_kernel_of_any_size(size, dtype, digits):
+@pytest.mark.parametrize(("size", "dtype", "digits"), [
+    (1e-300, np.float64, 1e-10), (1e-160, np.float64, 1e-10), (1e100, np.float64, 1e-10),
+    (1e200, np.float64, 1e-10), (1e-30, np.float32, 1e-3), (1e30, np.float32, 1e-3),
+])  # fmt: skip
+def test_a_kernel_of_any_size(size, dtype, digits, options, loss):
     """A kernel and a ridge times a number, with a rate divided by it, describe the same learner."""
+    if size == 1e200 and loss == "cross-entropy":
+        pytest.skip("logistic regression refuses a ridge above 1e100")
     stream = make_class_stream(30, 2, seed=12)
-    options = {"epochs": 3, "loss": "cross-entropy"}
     K, Y = (size * stream.K).astype(dtype), stream.Y.astype(dtype)
-    learner = rt.SGD(0.2 / size, 3, reduction="sum")
-    Z = rt.corrected_targets(K, Y, learner, 0.1 * size, **options)
-    learner = rt.SGD(0.2, 3, reduction="sum")
-    assert_same(Z, rt.corrected_targets(stream.K, stream.Y, learner, 0.1, **options), digits)
+    expected = rt.SGD([0.2, 0.25] * 15, 3, reduction="sum", **options)
+    decay = size * expected.weight_decay
+    learner = replace(expected, lr=[eta / size for eta in expected.lr], weight_decay=decay)
+    Z = rt.corrected_targets(K, Y, learner, 0.1 * size, epochs=3, loss=loss)
+    options = {"epochs": 3, "loss": loss}
+    assert_same(Z, rt.corrected_targets(stream.K, stream.Y, expected, 0.1, **options), digits)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-200, 1e200])
+def test_the_stable_rate_is_in_units_of_the_kernel(size):
+    stream = make_stream(12, 1, seed=3)
+    K = size * stream.K
+    with pytest.raises(UnreachableTargetsError, match="would be stable") as caught:
+        rt.corrected_targets(K, stream.Y, rt.SGD(lr=1e30 / size), size, epochs=40)
+    stable = float(re.search(r"below lr = (\S+)", str(caught.value))[1])
+    assert stable * size == pytest.approx(2 / stream.K.diagonal().max(), rel=1e-3)
 
 
 def test_targets_that_overflow_say_so():

@@ -16,6 +16,8 @@ cross-entropy the map is not linear; Newton's method solves with its derivative,
 with the slopes of the outputs.
 """
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -115,7 +117,13 @@ def repeated_targets(
     still has to add the starting function.
     """
     require_no_overflow(coefficients)
-    run = _Epochs(problem, learner, epochs, loss)
+    kernel_unit = _unit_of(problem.K)
+    if kernel_unit != 1.0:
+        # the same function of the samples, by steps of the same effect
+        problem = replace(problem, K=problem.K / kernel_unit)
+        learner = _in_units(learner, kernel_unit)
+        coefficients = coefficients * kernel_unit
+    run = _Epochs(problem, learner, epochs, loss, kernel_unit)
     # in units of the largest coefficient, so that no norm over- or underflows
     unit = coefficients.abs().amax(0) if loss == "squared" else coefficients.abs().max()
     unit = unit.where(unit > 0, 1.0)
@@ -156,8 +164,11 @@ def repeated_targets(
 class _Epochs:
     """The map from targets, the same in every epoch, to coefficients, and its derivative."""
 
-    def __init__(self, problem: Problem[Any], learner: SGD, epochs: int, loss: Loss) -> None:
+    def __init__(
+        self, problem: Problem[Any], learner: SGD, epochs: int, loss: Loss, kernel_unit: float
+    ) -> None:
         self._K = problem.K
+        self._kernel_unit = kernel_unit  # in which K and the learner are given
         self._learner = learner
         self._epochs = epochs
         self._loss = loss
@@ -182,6 +193,7 @@ class _Epochs:
         A = self._after_all(follower, Z, self._start)
         if not bool(A.isfinite().all()):
             limit = largest_stable_lr(lambda rows: self._K[rows, rows], self._learner, len(Z))
+            limit /= self._kernel_unit
             raise UnreachableTargetsError(
                 f"the learner diverges within {self._epochs} epochs, so no targets lead it to the "
                 f"offline one; below lr = {limit:.4g} it would be stable"
@@ -241,6 +253,27 @@ class _Derivative(Follower):
         change = window.targets
         errors = lesson.errors_in_order(change, lambda some, df: slope_product(p[some], df))
         return Steps(change, errors)
+
+
+def _unit_of(K: Tensor) -> float:
+    """The power of two that the kernel is computed in units of, so that no number is lost.
+
+    The weights are in units of targets by kernel and the velocity in units of targets, so with a
+    very large or small kernel one of them, times the kernel, would over- or underflow.
+    """
+    largest = float(K.diagonal().abs().max())
+    if not largest > 0 or not math.isfinite(largest):
+        return 1.0
+    exponent = math.frexp(largest)[1]
+    most = math.frexp(torch.finfo(K.dtype).max)[1] // 8  # squares and products stay in range
+    return math.ldexp(1.0, exponent) if abs(exponent) > most else 1.0
+
+
+def _in_units(learner: SGD, kernel_unit: float) -> SGD:
+    """The learner that takes the same steps when the kernel is divided by this unit."""
+    rates = learner.lr
+    lr = rates * kernel_unit if isinstance(rates, float) else [kernel_unit * eta for eta in rates]
+    return replace(learner, lr=lr, weight_decay=learner.weight_decay / kernel_unit)
 
 
 def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:
