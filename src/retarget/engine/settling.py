@@ -160,7 +160,8 @@ def _factored(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
     roots = diagonal_roots(gram, ridge)
     probed = probed_condition(solve_lower(factors, roots * random_probes(0, roots)))
     failed = info != 0
-    factors[failed] = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    if failed.any():  # the identity of a block that is the whole stream is as large as the kernel
+        factors[failed] = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     return factors, failed, probed
 
 
