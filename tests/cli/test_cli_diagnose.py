@@ -509,7 +509,7 @@ def test_exit_code_for_a_large_gap(command, monkeypatch, stand):
         assert (said in shown) == (code == 3)
 
 
-def test_the_limit_is_for_the_model_of_the_user_if_it_is_run():
+def test_the_limit_is_for_the_users_model():
     found = made.model_regression()
     kernel_learner = tuple(replace(one, excess=Estimate(9.0, 8.0, 10.0)) for one in found.answers)
     model = replace(

@@ -179,7 +179,7 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     np.testing.assert_allclose(offline.dual, A_off, rtol=1e-6, atol=1e-9)
 
 
-def test_smoother_ones_are_tried_as_long_as_the_targets_are_too_large(monkeypatch):
+def test_smoother_ones_while_targets_are_too_large(monkeypatch):
     kernel = both_kernels(make_stream(60, 2, seed=1))[0]
     choices = [choose_correction(kernel, LEARNER, by_hand(0.01 * 10**k), 4, 0.1) for k in range(3)]
     sizes = [target_size(kernel, choice.aims, 0.1) for choice, _ in choices]

@@ -229,6 +229,32 @@ def test_only_plain_values_are_described():
     assert OfAMatrix().to_dict() is None
 
 
+def test_a_kernel_that_only_a_file_names():
+    class Scaled(rt.Kernel, kind="scaled of a test"):
+        def __init__(self, inner, factor):
+            self.inner = inner
+            self.factor = factor
+
+        def to_dict(self):
+            inner = self.inner.to_dict()
+            return {"kind": "scaled of a test", "inner": inner, "factor": self.factor}
+
+        @classmethod
+        def from_dict(cls, inner, factor):
+            return cls(kernel_from_dict(inner), factor)
+
+        def _gram(self, A, B):
+            return self.factor * self.inner._gram(A, B)
+
+        def _diag(self, A):
+            return self.factor * self.inner._diag(A)
+
+    X = np.random.default_rng(2).normal(size=(5, 3))
+    again = kernel_from_dict(Scaled(rt.RBF(1.7), 3.0).to_dict())
+    assert_same(again(X), 3 * rt.RBF(1.7)(X), 1e-14)
+    assert "scaled of a test" not in kernel_names()
+
+
 def with_name_of_another():
     class Other(rt.Kernel, name="rbf"):
         pass

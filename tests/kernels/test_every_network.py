@@ -112,7 +112,7 @@ def test_a_parameter_that_only_later_samples_use():
         close(rt.EmpiricalNTK(module, params="experts.2", mode=mode)(X), products(G, G))
 
 
-def test_partial_functions_of_a_layer_lead_to_its_private_copy():
+def test_partial_functions_of_a_private_copy():
     """Otherwise no other thread could use the network meanwhile."""
     module, X = nn.Sequential(nn.Linear(3, 2)).double(), torch.eye(3).double()
     module.forward = functools.partial(nn.Linear.forward, module[0])
@@ -120,7 +120,7 @@ def test_partial_functions_of_a_layer_lead_to_its_private_copy():
     assert private._known[module]
 
 
-def test_a_token_that_comes_twice_keeps_the_rule_of_embeddings(monkeypatch):
+def test_a_token_that_comes_twice(monkeypatch):
     made, make = [], ntk.make_plan
     monkeypatch.setattr(ntk, "make_plan", lambda *a, **k: made.append(make(*a, **k)) or made[-1])
     module = nn.Sequential(nn.Embedding(6, 4), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)).double()
@@ -239,6 +239,13 @@ def test_outputs_that_depend_on_the_batch():
     ).double()  # fmt: skip
     with pytest.raises(InvalidInputError, match="between two batches with different other samples"):
         rt.EmpiricalNTK(module)(torch.randn(7, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_outputs_that_grow_with_the_batch(n):
+    module = Network(lambda m, x: len(x) * m.layer(x), layer=nn.Linear(5, 3)).double()
+    with pytest.raises(InvalidInputError, match="between two batches with different other samples"):
+        rt.EmpiricalNTK(module)(torch.randn(n, 5, dtype=torch.float64))
 
 
 def test_outputs_that_differ_for_one_sample():

@@ -14,6 +14,7 @@ from retarget.settings import in_plain_torch
 
 PLAIN = str | int | float | None  # what a file can hold
 NAMED: dict[str, type["Kernel"]] = {}  # the kernels that users can choose by name
+KINDS: dict[str, type["Kernel"]] = {}  # those that a file can hold, by the `kind` in `to_dict`
 
 
 class Kernel(ABC):
@@ -26,7 +27,8 @@ class Kernel(ABC):
     `kernel="mine"`. Define `from_width` if it has a width, and `features(count, seed)`, which
     returns a function from samples to features (n, m) whose inner products estimate the kernel, if
     it has any. Its attributes are what is saved, if they are plain values and the arguments of its
-    constructor; otherwise define `to_dict` and `from_dict`.
+    constructor; otherwise define `to_dict` and `from_dict`. (A kernel that cannot be made from a
+    name alone, but saved, says what a file calls it: `class Mine(Kernel, kind="mine")`.)
 
     Attributes:
         name: What users call it, if anything; a name can be taken only once.
@@ -46,19 +48,27 @@ class Kernel(ABC):
     name: ClassVar[str | None] = None
     exact_features: ClassVar[bool] = False
 
-    def __init_subclass__(cls, name: str | None = None, **arguments: Any) -> None:
+    def __init_subclass__(
+        cls, name: str | None = None, kind: str | None = None, **arguments: Any
+    ) -> None:
         super().__init_subclass__(**arguments)
-        if name is None:
-            return
-        taken = NAMED.get(name)
+        if name is not None:
+            cls.name = name
+            cls._register(NAMED, name)
+        in_files = kind or name
+        if in_files is not None:
+            cls._register(KINDS, in_files)
+
+    @classmethod
+    def _register(cls, kernels: dict[str, type["Kernel"]], name: str) -> None:
+        taken = kernels.get(name)
         # a module that is reloaded, as in a notebook, may define its kernels again
         if taken is not None and _place(taken) != _place(cls):
             raise InvalidInputError(
                 f"the kernel name {name!r} is taken by {taken.__module__}.{taken.__qualname__}; "
                 "expected another name"
             )
-        cls.name = name
-        NAMED[name] = cls
+        kernels[name] = cls
 
     @in_plain_torch
     def __call__(self, A: ArrayT, B: ArrayT | None = None) -> ArrayT:

@@ -72,7 +72,7 @@ class CallableKernel(Kernel):
         return as_tensor("the kernel's result", self.diag(A))
 
 
-class SklearnKernel(CallableKernel):
+class SklearnKernel(CallableKernel, kind="SklearnKernel"):
     """One of scikit-learn's pairwise kernels, by name, with its parameters.
 
     Equivalent to `sklearn.metrics.pairwise.pairwise_kernels(A, B, metric=name, **parameters)`.

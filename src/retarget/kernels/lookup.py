@@ -1,15 +1,13 @@
 """From what a caller gives as a kernel, its name included, to the kernel."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError, InvalidTypeError, a_type
-from retarget.kernels.base import NAMED, Kernel
+from retarget.kernels.base import KINDS, NAMED, Kernel
 from retarget.kernels.given import CallableKernel, PrecomputedKernel, SklearnKernel
-from retarget.kernels.infinite.ntk import InfiniteNTK
 
 
 def as_kernel(
@@ -95,13 +93,9 @@ def kernel_from_dict(description: dict[str, Any]) -> Kernel:
     """Rebuilds the kernel that `Kernel.to_dict` described."""
     values = dict(description)
     kind = values.pop("kind", None)
-    unnamed: dict[str, Callable[..., Kernel]] = {
-        "InfiniteNTK": InfiniteNTK.from_dict,
-        "SklearnKernel": SklearnKernel,
-    }
-    if not isinstance(kind, str) or kind not in {**NAMED, **unnamed}:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidInputError(
-            f"kernel kind is {kind!r}; expected one of {sorted({**NAMED, **unnamed})} (import the "
+            f"kernel kind is {kind!r}; expected one of {sorted(KINDS)} (import the "
             "module that defines a kernel of your own first)"
         )
-    return unnamed[kind](**values) if kind in unnamed else NAMED[kind].from_dict(**values)
+    return KINDS[kind].from_dict(**values)

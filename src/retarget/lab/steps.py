@@ -216,13 +216,15 @@ class Optimizer:
             decay, to_velocity = self._of_weights[i]
             effect, on_velocity = self._of_gradient[i]
             move = effect * gradient
-            if self._decays:
-                move -= decay * w
             if self._velocity:
                 v = self._velocity[i]
                 from_velocity, last = self._of_velocity[i]
                 move -= from_velocity * v
-                v.mul_(last).add_(to_velocity * w).sub_(on_velocity * gradient)
+                v.mul_(last).sub_(on_velocity * gradient)
+                if self._decays:
+                    v.add_(to_velocity * w)
+            if self._decays:
+                move -= decay * w
             w.sub_(move)
 
     def state_dict(self) -> dict[str, Tensor]:

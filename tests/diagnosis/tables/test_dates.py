@@ -234,7 +234,7 @@ def test_integers_after_a_space_stay_integers(tmp_path, space, size):
         (pl.Series([0.12345678, 0.123456781, 2**25 + 4, 2**25 + 5], dtype=pl.Float32), 4),
     ],
 )
-def test_times_that_decimal_numbers_may_have_rounded_are_noted(tmp_path, times, rows):
+def test_rounded_decimal_times_are_noted(tmp_path, times, rows):
     table = pl.DataFrame({"t": times, "x": range(4), "y": [0.5, 1, 2, 3]})
     if table["t"].dtype == pl.String:
         table.write_csv(tmp_path / "times.csv")

@@ -448,7 +448,7 @@ def test_features_computed_again(intercept, offset, sign):
         sums.without(much_off)
 
 
-def test_what_many_of_them_add_to_the_mean_of_the_few_that_are_left():
+def test_what_many_add_to_the_mean():
     features = torch.randn(3, generator=torch.Generator().manual_seed(0)).expand(101, 3)
     targets = torch.zeros(101, 1)
     sums, again, much_off = (Moments(3, 1, intercept=True) for _ in range(3))

@@ -27,7 +27,7 @@ from retarget.kernels.infinite.plan import InfinitePlan, make_plan
 from retarget.progress import PatientBar
 
 
-class InfiniteNTK(Kernel):
+class InfiniteNTK(Kernel, kind="InfiniteNTK"):
     r"""The neural tangent kernel, or the Gaussian process kernel, of an infinitely wide network.
 
     Use it for the kernel of an architecture, without weights or training; use `EmpiricalNTK` for
