@@ -136,6 +136,15 @@ def test_one_question_alone_a_test_set_and_none():
     assert split(stream, None, options_for(evaluation="progressive")).progressive
 
 
+@pytest.mark.parametrize("evaluation", ["both", "whole"])
+def test_earlier_rows_are_no_copy(evaluation):
+    stream = drifting(60)
+    past = split(stream, None, options_for(evaluation=evaluation)).past
+    assert np.shares_memory(past.X, stream.X)
+    assert past.rows.tolist() == list(range(1, len(past) + 1))
+    assert len(past) == (60 if evaluation == "whole" else 48)
+
+
 def test_whole_groups_are_held_out():
     stream = replace(
         drifting(400), groups=np.array([f"g{i % 20}" for i in range(400)]), group_column="g"

@@ -99,8 +99,11 @@ def split_at(
     folds: tuple[NDArray[np.int64], ...] = ()
     if held_out_rows.folds:
         asked["whole"] = stream.part(held_out_rows.folds[0])
-        earlier = np.setdiff1d(np.arange(len(stream)), held_out_rows.coming)
-        past = stream.part(earlier)
+        coming = held_out_rows.coming
+        earlier = np.setdiff1d(np.arange(len(stream)), coming)
+        whole_start = not len(coming) or earlier[-1] < coming[0]
+        # rows that follow each other are no copy, which matters for a long stream
+        past = stream.part(slice(0, len(earlier)) if whole_start else earlier)
         folds = tuple(np.searchsorted(earlier, rows) for rows in held_out_rows.folds)
     if len(held_out_rows.coming):
         asked["next"] = stream.part(held_out_rows.coming)
