@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("numba", reason="needs the extra [ntk]")
+
 from retarget.kernels.infinite import sweep
 
 LANES = sweep.LANES

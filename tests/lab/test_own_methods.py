@@ -11,12 +11,15 @@ from pydantic import ValidationError
 import retarget as rt
 from retarget import lab
 from retarget.errors import InvalidInputError
-from retarget.lab.figures.cifar10 import CifarRun
-from retarget.lab.figures.training import methods_of
 from retarget.lab.methods import Method, code_of_method, recipe_named, recipes
 from support.lab_problems import mlp, stream, weights
 from support.own_methods import Clipped, FromTheRun, Halved
 from support.problems import assert_same
+
+pytest.importorskip("matplotlib", reason="needs the extra [figures]")
+
+from retarget.lab.figures.cifar10 import CifarRun
+from retarget.lab.figures.training import methods_of
 
 OWN = "support.own_methods"
 
