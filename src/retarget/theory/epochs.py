@@ -256,7 +256,7 @@ class _Derivative(Follower):
 
 
 def _unit_of(K: Tensor) -> float:
-    """The power of two that the kernel is computed in units of, so that no number is lost.
+    """The power of two in whose units the kernel is computed, so that no number is lost.
 
     The weights are in units of targets by kernel and the velocity in units of targets, so with a
     very large or small kernel one of them, times the kernel, would over- or underflow.

@@ -102,7 +102,7 @@ def split_at(
         coming = held_out_rows.coming
         earlier = np.setdiff1d(np.arange(len(stream)), coming)
         whole_start = not len(coming) or earlier[-1] < coming[0]
-        # rows that follow each other are no copy, which matters for a long stream
+        # a slice is a view of the stream and no second copy of a long one
         past = stream.part(slice(0, len(earlier)) if whole_start else earlier)
         folds = tuple(np.searchsorted(earlier, rows) for rows in held_out_rows.folds)
     if len(held_out_rows.coming):
