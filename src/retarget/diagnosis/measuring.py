@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from retarget.diagnosis.measure.approximation import (
     Opened,
     measure_approximation,
     open_kernel,
-    relative_difference,
 )
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.choose import (
@@ -46,7 +46,8 @@ from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first_fold
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.options import DiagnosisOptions
-from retarget.diagnosis.result import Diagnosis, KernelUsed, Stability
+from retarget.diagnosis.measure.passes import unknown
+from retarget.diagnosis.result import AllRows, Diagnosis, KernelUsed, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.words.numbers import sentence
 from retarget.engine.stream_kernel import StreamKernel
@@ -64,6 +65,7 @@ from retarget.progress import PatientBar
 from retarget.settings import in_plain_torch
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
+MOST_ROWS_SHOWN = 100_000  # of a stream that is too long for memory
 
 
 def with_own_kernel(options: DiagnosisOptions, features: int) -> DiagnosisOptions:
@@ -132,8 +134,8 @@ def run_learners(
 
     fold = first_fold(opened, parted)
     learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, fold, progressive)
-    shift = learned.effective - kernel.Y
-    groups = group_shift(kernel, stream, partition(stream), learned.dual, shift, learner.batch_size)
+    members = partition(stream) if parted.on_disk is None else parted.on_disk.groups
+    groups = group_shift(kernel, members, learned.dual, learned.effective, learner.batch_size)
     others = other_learners(len(kernel), learner, lr)
     learned.changed = attempt_changes(
         kernel, learner, others, options.seed, learned.answers, progressive
@@ -166,13 +168,17 @@ def run_learners(
     if approximation is not None and batch is not None:
         true = _true_kernel(opened, parted, options, batch)
         approximation = replace(approximation, true_kernel=true)
-    effective = learned.effective.numpy()
-    before = learned.online.errors
-    end = effective - gamma.value * learned.dual.numpy()  # Y^e = (gamma I + K) C
-    online = np.full_like(effective, np.nan) if before is None else before.numpy()
-    along, drift = errors_along(kernel, stream, gamma.value, online, stream.Y - end, options)
+    before = unknown(kernel) if learned.online.errors is None else learned.online.errors
+    # Y - (Y^e - gamma C), as Y^e = (gamma I + K) C
+    now = kernel.of_rows(
+        kernel.Y.shape[1],
+        lambda rows: kernel.Y[rows] - learned.effective[rows] + gamma.value * learned.dual[rows],
+    )
+    along, drift = errors_along(kernel, stream, gamma.value, before, now, options)
+    density = kernel.density()
+    held = _held_rows(kernel, parted, learned, before, density)
     return Diagnosis(
-        stream=stream,
+        stream=held.stream,
         answers=tuple(answers),
         metric=options.metric,
         mode="exact" if approximation is None else "features",
@@ -182,13 +188,13 @@ def run_learners(
         lr=lr,
         gamma=gamma,
         aim=options.aim,
-        effective=effective,
-        corrected=learned.corrected.numpy(),
-        iterative=learned.iterative.numpy(),
-        prequential=online,
-        density=kernel.density().numpy(),
-        hindsight=float(stream.squared(stream.Y - end).mean()),
-        changed=changed_rows(stream, effective),
+        effective=held.effective,
+        corrected=held.corrected,
+        iterative=held.iterative,
+        prequential=held.prequential,
+        density=held.density,
+        hindsight=_mean_square(kernel, stream, now),
+        changed=changed_rows(held.stream, held.effective),
         forgetting=None if whole is None else whole.forgetting,
         order_cost=None if whole is None else whole.order_cost,
         one_pass_cost=None if whole is None else whole.one_pass_cost,
@@ -202,7 +208,47 @@ def run_learners(
         exactness=_exactness(kernel, learned),
         alternatives=alternatives,
         failures=tuple(learned.failures),
+        all_rows=held.all_rows,
     )
+
+
+class _HeldRows(NamedTuple):
+    """The rows that a diagnosis holds, and all of them if these are some."""
+
+    stream: Stream
+    effective: np.ndarray
+    corrected: np.ndarray
+    iterative: np.ndarray
+    prequential: np.ndarray
+    density: np.ndarray
+    all_rows: AllRows | None = None
+
+
+def _held_rows(
+    kernel: StreamKernel, parted: Split, learned: LearnedStream, errors: Tensor, density: Tensor
+) -> _HeldRows:
+    """Returns all rows of a stream in memory, and evenly spaced ones of a longer one."""
+    results = (learned.effective, learned.corrected, learned.iterative, errors, density)
+    arrays = [result.numpy() for result in results]
+    stream = parted.stream
+    if parted.on_disk is None:
+        return _HeldRows(stream, *arrays)
+    sizes = {
+        name: max(stream.farthest(targets[rows]) for rows in kernel.ranges())
+        for name, targets in (("corrected", arrays[1]), ("iterative", arrays[2]))
+    }
+    error = _mean_square(kernel, stream, errors)
+    all_rows = AllRows(parted.on_disk.described, *arrays, sizes, error)
+    rows = kernel.spread_rows(MOST_ROWS_SHOWN).numpy()
+    some = replace(parted.on_disk.described(rows), rows_in_all=len(stream))
+    return _HeldRows(some, *(array[rows] for array in arrays), all_rows)
+
+
+def _mean_square(kernel: StreamKernel, stream: Stream, errors: Tensor) -> float:
+    """Returns the mean squared error over all rows, in the user's units."""
+    values = errors.numpy()
+    sums = [stream.squared(values[rows]).sum() for rows in kernel.ranges()]
+    return float(np.sum(sums) / len(stream))
 
 
 def _true_kernel(
@@ -235,8 +281,14 @@ def _exactness(kernel: StreamKernel, learned: LearnedStream) -> float:
     batch, corrected = ends
     if batch is None or corrected is None:
         return math.nan
-    predictions_of_both = kernel.values(torch.cat([batch, corrected], dim=1)).chunk(2, dim=1)
-    return relative_difference(predictions_of_both[1], predictions_of_both[0])
+    values = kernel.values(torch.cat([batch, corrected], dim=1))
+    gap = 0.0
+    size = 0.0
+    for rows in kernel.ranges():
+        expected, got = values[rows].chunk(2, dim=1)
+        gap = math.hypot(gap, float((got - expected).norm()))
+        size = math.hypot(size, float(expected.norm()))
+    return gap / size if size else gap
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Diagnoses a table, arrays or a stream: `retarget.diagnose`."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,14 +11,14 @@ from retarget.diagnosis.measuring import diagnose_split, with_own_kernel
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
 from retarget.diagnosis.result import Diagnosis
-from retarget.diagnosis.splitting import split_table
+from retarget.diagnosis.splitting import split_source, split_table
 from retarget.diagnosis.tables.frames import assembled, assembled_test
+from retarget.diagnosis.tables.portions import Source
 from retarget.diagnosis.tables.roles import Impute, Roles
-from retarget.errors import (
-    InvalidInputError,
-)
+from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel
 from retarget.learners import SGD
+from retarget.row_files import RowFiles
 from retarget.text import listed
 
 
@@ -183,3 +184,25 @@ def diagnose_table(
     if not roles.logged:
         return diagnosis
     return replace(diagnosis, model=from_predictions(parted.stream, before, after, options))
+
+
+def diagnose_source(
+    source: Source,
+    names: list[str],
+    roles: Roles,
+    options: DiagnosisOptions,
+    place: Path | None = None,
+) -> Diagnosis:
+    """Diagnoses rows that are read in portions; a table that is short enough, in memory.
+
+    `place` is a folder for the numbers of a long table, which are deleted with the diagnosis.
+    """
+    roles.require_in(names)
+    table = source.held(names)
+    if table is not None:
+        diagnosis = diagnose_table(table, roles, None, options)
+        notes = (*source.notes, *diagnosis.stream.notes)
+        return replace(diagnosis, stream=replace(diagnosis.stream, notes=notes))
+    parted = split_source(source, names, roles, options, RowFiles(place))
+    options = with_own_kernel(options, parted.stream.X.shape[1])
+    return diagnose_split(parted, options)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
@@ -276,6 +277,31 @@ class Verdict:
     recommendations: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class AllRows:
+    """The results for every row of a long stream, of which a `Diagnosis` holds some.
+
+    Attributes:
+        described: Returns a range of the stream, with groups and times.
+        effective: (n, c), as in `Diagnosis`; these four are mapped files.
+        corrected: (n, c), likewise.
+        iterative: (n, c), likewise.
+        prequential: (n, c), likewise.
+        density: (n,), likewise.
+        target_size: As `Diagnosis.target_size`, of all rows.
+        prequential_error: As `Diagnosis.prequential_error`, of all rows.
+    """
+
+    described: Callable[[slice], Stream]
+    effective: np.ndarray
+    corrected: np.ndarray
+    iterative: np.ndarray
+    prequential: np.ndarray
+    density: np.ndarray
+    target_size: dict[str, float]
+    prequential_error: float
+
+
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What an online learner has really learned from a stream: the result of `retarget.diagnose`.
@@ -327,6 +353,8 @@ class Diagnosis:
             than the simplest predictor.
         failures: What could not be computed, or only imprecisely, one sentence each.
         model: The diagnosis of the user's own model, if there is one.
+        all_rows: The results for every row, if the stream is so long that `stream` and the arrays
+            hold evenly spaced rows of it; None if they hold all.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """
@@ -362,10 +390,13 @@ class Diagnosis:
     alternatives: tuple[AlternativeModel, ...] = ()
     failures: tuple[str, ...] = ()
     model: ModelDiagnosis | None = None
+    all_rows: AllRows | None = None
 
     @property
     def prequential_error(self) -> float:
         """Mean squared error on each row just before it was learned, in the user's units."""
+        if self.all_rows is not None:
+            return self.all_rows.prequential_error
         return float(self.stream.squared(self.prequential).mean())
 
     @property
@@ -378,6 +409,8 @@ class Diagnosis:
     @property
     def target_size(self) -> dict[str, float]:
         """Largest distance of each kind of corrected target from the mean, in deviations."""
+        if self.all_rows is not None:
+            return self.all_rows.target_size
         both = {"corrected": self.corrected, "iterative": self.iterative}
         return {name: self.stream.farthest(targets) for name, targets in both.items()}
 

@@ -28,6 +28,9 @@ class Stream:
         notes: What was done to the columns (dropped, filled in, encoded), one sentence each.
         adding_up: Columns of which a target is an exact linear function, such as the parts of a
             sum; empty if there are none.
+        moments: (2, c) the targets' means and variances, if these are known without reading Y.
+        rows_in_all: How many rows the stream has of which these are evenly spaced ones; None if
+            these are all.
     """
 
     X: np.ndarray
@@ -43,9 +46,16 @@ class Stream:
     times: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     adding_up: tuple[str, ...] = ()
+    moments: np.ndarray | None = None
+    rows_in_all: int | None = None
 
     def __len__(self) -> int:
         return len(self.X)
+
+    @property
+    def length(self) -> int:
+        """How many rows the whole stream has."""
+        return len(self) if self.rows_in_all is None else self.rows_in_all
 
     def part(self, rows: slice | np.ndarray) -> Self:
         """Returns the stream of some rows."""
@@ -56,12 +66,14 @@ class Stream:
             rows=self.rows[rows],
             groups=None if self.groups is None else self.groups[rows],
             times=None if self.times is None else self.times[rows],
+            moments=None,
         )
 
     def farthest(self, targets: np.ndarray) -> float:
         """Returns the largest distance of targets (n, c) from the mean, in standard deviations."""
-        spread = self.Y.std(axis=0)
-        distance = np.abs(targets - self.Y.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+        mean, variance = self._moments()
+        spread = np.sqrt(variance)
+        distance = np.abs(targets - mean) / np.where(spread > 0, spread, 1.0)
         return float(distance.max())
 
     def squared(self, errors: np.ndarray) -> np.ndarray:
@@ -77,7 +89,18 @@ class Stream:
     @property
     def variance(self) -> float:
         """The mean variance of the targets, in the user's units: the error of their mean."""
-        return float(self.squared(self.Y - self.Y.mean(axis=0)).mean())
+        return float((self._moments()[1] * self.target_scales**2).mean())
+
+    @property
+    def mean_target(self) -> np.ndarray:
+        """(c,) the mean of the targets; for classes, their shares."""
+        return np.asarray(self._moments()[0])
+
+    def _moments(self) -> np.ndarray:
+        if self.moments is not None:
+            return self.moments
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.array([self.Y.mean(axis=0), self.Y.var(axis=0)])
 
     def in_units(self, targets: np.ndarray) -> np.ndarray:
         """Converts targets (m, c) to the user's own units."""

@@ -150,7 +150,10 @@ class Online(Follower):
 
 
 class Exact(Follower):
-    """A learner that makes given errors (n, c), on targets that are found for it and kept."""
+    """A learner that makes given errors (n, c), on targets that are found for it and kept.
+
+    They are kept in `targets`, if that is given.
+    """
 
     targets: Tensor
 
@@ -160,9 +163,10 @@ class Exact(Follower):
         errors: Tensor,
         watch: GrowthWatch | None = None,
         loss: Loss = "squared",
+        targets: Tensor | None = None,
     ) -> None:
         super().__init__(learner, watch, loss)
-        self.targets = torch.empty_like(errors)
+        self.targets = torch.empty_like(errors) if targets is None else targets
         self._wanted = errors
 
     def teach(self, window: Window, lesson: Lesson) -> Steps:

@@ -25,6 +25,7 @@ and $c_\infty(t, i)$ is the weight of step $i$'s errors in it. Without momentum 
 These few numbers are computed in float64, whatever the precision of the kernel.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -110,6 +111,27 @@ def final_response(learner: SGD, n: int, first_step: int = 0) -> np.ndarray:
         response = _from_the_end(learner, n, first_step)
     by_sample: np.ndarray = response[np.arange(n) // learner.batch_size]
     return by_sample
+
+
+def final_responses(learner: SGD, n: int) -> Callable[[slice], np.ndarray]:
+    """Returns what gives the same for a range of the samples, as a column.
+
+    Without memory and with one rate, nothing is computed for the others.
+    """
+    if learner.has_memory or not isinstance(learner.lr, float):
+        whole = final_response(learner, n)[:, None]
+        return lambda rows: whole[rows]
+    batch = learner.batch_size
+    # whole mini-batches are all alike, and the last one may be short
+    whole_batch = final_response(learner, batch)[0]
+    start = n - n % batch
+    last = final_response(learner, n - start)[0] if start < n else whole_batch
+
+    def of(rows: slice) -> np.ndarray:
+        samples = np.arange(rows.start, rows.stop)[:, None]
+        return np.where(samples < start, whole_batch, last)
+
+    return of
 
 
 def _from_the_end(learner: SGD, n: int, first_step: int) -> np.ndarray:

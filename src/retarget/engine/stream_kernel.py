@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,12 +24,13 @@ from retarget.engine.settling import in_blocks
 from retarget.engine.stream import Window, equal_blocks
 from retarget.engine.sums import FeatureSums
 from retarget.learners import SGD
+from retarget.row_files import RowFiles, shuffled
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
 # eigendecomposition is about thirty times the work of a Cholesky factorization.
 DENSE_LEAVE_ONE_OUT_ROWS = 2000
 FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
-
+MOST_ROWS_AT_ONCE = 100_000  # of a stream in files
 
 Advance = Callable[[int], None]  # called with the number of rows done
 
@@ -48,12 +50,20 @@ class Offline(NamedTuple):
 class StreamKernel(ABC):
     """The kernel of a stream of samples X (n, d) with targets Y (n, c), float64.
 
-    `advance` is called with the number of rows of each window, after work on it.
+    `advance` is called with the number of rows of each window, after work on it. With `files`, X
+    and Y are mapped files, and so is everything else that has a value for each row.
     """
 
-    def __init__(self, X: Tensor, Y: Tensor, advance: Advance | None = None) -> None:
+    def __init__(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        advance: Advance | None = None,
+        files: RowFiles | None = None,
+    ) -> None:
         self.X = X
         self.Y = Y
+        self.files = files
         self._advance = advance
 
     def __len__(self) -> int:
@@ -62,6 +72,39 @@ class StreamKernel(ABC):
     def follow_with(self, advance: Advance) -> None:
         """Has `advance` called from now on."""
         self._advance = advance
+
+    def row_values(self, columns: int) -> Tensor:
+        """(n, columns) values for each row, which are to be written."""
+        if self.files is not None:
+            return self.files.tensor((len(self), columns))
+        return self.Y.new_empty(len(self), columns)
+
+    def of_rows(self, columns: int, values: Callable[[slice], Tensor]) -> Tensor:
+        """(n, columns) values for each row, computed for a range of rows at a time."""
+        if self.files is None:
+            return values(slice(0, len(self)))
+        written = self.row_values(columns)
+        for rows in self.ranges():
+            written[rows] = values(rows)
+        return written
+
+    def ranges(self) -> Iterator[slice]:
+        """All rows at once, or in ranges if they are in files."""
+        step = max(1, len(self)) if self.files is None else MOST_ROWS_AT_ONCE
+        for start in range(0, len(self), step):
+            rows = slice(start, min(start + step, len(self)))
+            yield rows
+            if self.files is not None:
+                self.files.advance(rows.stop - rows.start)
+
+    @property
+    def target_moments(self) -> tuple[Tensor, Tensor]:
+        """The targets' means and standard deviations (c,)."""
+        if self.files is None:
+            return self.Y.mean(0), self.Y.std(0, correction=0)
+        mean = torch.stack([self.Y[rows].sum(0) for rows in self.ranges()]).sum(0) / len(self)
+        squares = [(self.Y[rows] - mean).square().sum(0) for rows in self.ranges()]
+        return mean, (torch.stack(squares).sum(0) / len(self)).sqrt()
 
     def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Window]:
         """The stream in windows of whole blocks, perhaps in another order of (some of) its rows.
@@ -79,6 +122,8 @@ class StreamKernel(ABC):
             yield rows, size
             if self._advance is not None:
                 self._advance(rows.stop - rows.start)
+            if self.files is not None:
+                self.files.advance(rows.stop - rows.start)
 
     def spread_rows(self, most: int) -> Tensor:
         """Positions of at most this many rows, evenly spaced over the stream."""
@@ -311,16 +356,22 @@ class FeatureKernel(StreamKernel):
     """
 
     def __init__(
-        self, features: Any, X: Tensor, Y: Tensor, advance: Advance | None = None, room: int = 0
+        self,
+        features: Any,
+        X: Tensor,
+        Y: Tensor,
+        advance: Advance | None = None,
+        room: int = 0,
+        files: RowFiles | None = None,
     ) -> None:
-        super().__init__(X, Y, advance)
+        super().__init__(X, Y, advance, files)
         self.map = features
         size = features(X[:1]).shape[1]
         rows_kept = len(X) if 4 * len(X) * size <= room else 0
         kept = X.new_empty((rows_kept, size), dtype=torch.float32)
         self._sums = FeatureSums.nothing(size, Y.shape[1], X)
         self._sum = X.new_zeros(size)
-        self._diagonal = X.new_empty(len(X))
+        self._diagonal = self.row_values(1)[:, 0]
         for rows, _ in self._ranges(1):
             Phi = self.query(X[rows])
             if len(kept):
@@ -339,6 +390,16 @@ class FeatureKernel(StreamKernel):
     def of(self, X: Tensor, Y: Tensor) -> Self:
         """The same features of another stream."""
         return type(self)(self.map, X, Y)
+
+    def shuffled(self, rng: np.random.Generator) -> Self:
+        """The same features, and the same sums of them."""
+        if self.files is None:
+            raise ValueError("only a stream in files is copied; another is gone over in any order")
+        arrays = [self.X.numpy(), self.Y.numpy(), self._diagonal.numpy()]
+        same = copy.copy(self)
+        copies = shuffled(self.files, arrays, rng)
+        same.X, same.Y, same._diagonal = (torch.from_numpy(array) for array in copies)
+        return same
 
     def part(self, rows: slice | Tensor) -> Self:
         """The same features of some rows, computed again."""
@@ -385,7 +446,7 @@ class FeatureKernel(StreamKernel):
 
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
-        values = self.Y.new_empty(len(self), coefficients.shape[1])
+        values = self.row_values(coefficients.shape[1])
         for window in self.windows(1):
             torch.mm(window.panel.features, coefficients, out=values[window.rows])
         return values
@@ -401,7 +462,11 @@ class FeatureKernel(StreamKernel):
 
     def density(self) -> Tensor:
         """Features times their sum, minus each row's own part."""
-        return (self.values(self._sum[:, None])[:, 0] - self._diagonal) / max(1, len(self) - 1)
+        values = self.values(self._sum[:, None])[:, 0]
+        others = max(1, len(self) - 1)
+        return self.of_rows(
+            1, lambda rows: ((values[rows] - self._diagonal[rows]) / others)[:, None]
+        )[:, 0]
 
     def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:
         r"""From one eigendecomposition of the normal matrix; at evenly spaced rows, if many.
@@ -437,8 +502,13 @@ class FeatureKernel(StreamKernel):
                 root = weights[window.rows, None].sqrt()
                 sums.add(root * window.panel.features, root * window.targets)
         theta = sums.weights(gamma)
-        dual = (self.Y - self.values(theta)) / gamma
-        return Offline(dual if weights is None else weights[:, None] * dual, theta)
+        values = self.values(theta)
+
+        def dual(rows: slice) -> Tensor:
+            of_rows = (self.Y[rows] - values[rows]) / gamma
+            return of_rows if weights is None else weights[rows, None] * of_rows
+
+        return Offline(self.of_rows(self.Y.shape[1], dual), theta)
 
     def later(
         self, C: Tensor, parts: Tensor, count: int, batch: int

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
 from retarget.diagnosis.answers import Drift
 from retarget.diagnosis.measure.choose import choose_gamma
@@ -32,8 +33,8 @@ def errors_along(
     kernel: StreamKernel,
     stream: Stream,
     gamma: float,
-    online: NDArray[np.float64],
-    now: NDArray[np.float64],
+    online: Tensor,
+    now: Tensor,
     options: DiagnosisOptions,
 ) -> tuple[pl.DataFrame, Drift | None]:
     """Returns the squared error by chunk (see `Diagnosis.along`), and the drift.
@@ -66,9 +67,9 @@ def errors_along(
     columns = {
         "first": edges + 1,
         "last": stops,
-        "online": _by_chunk(stream, online, edges),
+        "online": _by_chunk(stream, online.numpy(), edges),
         "batch": _by_chunk(some, some.Y - batch, np.arange(0, len(few), chunk)),
-        "online_now": _by_chunk(stream, now, edges),
+        "online_now": _by_chunk(stream, now.numpy(), edges),
     }
     return pl.DataFrame(columns), drift
 
@@ -77,9 +78,10 @@ def _by_chunk(
     stream: Stream, errors: NDArray[np.float64], starts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Returns the mean squared error, in the user's units, from each start to the next."""
-    squares = stream.squared(errors)
-    counts = np.diff(np.append(starts, len(squares)))
-    return np.asarray(np.add.reduceat(squares, starts) / counts)
+    stops = np.append(starts[1:], len(errors))
+    # chunk by chunk: a long stream is not squared as a whole
+    pairs = zip(starts, stops, strict=True)
+    return np.array([stream.squared(errors[start:stop]).mean() for start, stop in pairs])
 
 
 def _drift(

@@ -51,7 +51,7 @@ def tried_alternatives(
             rows = parted.asked[question]
             ruler = Ruler.of(rows, question, options.metric, parted.whole_groups)
             loss = ruler.mean(predictions(model, rows, [coefficients])[0])
-            constant = np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))
+            constant = np.tile(parted.stream.mean_target, (len(rows), 1))
             alternatives.append(
                 AlternativeModel(
                     kind=kind,

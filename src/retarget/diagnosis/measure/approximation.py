@@ -84,7 +84,7 @@ def open_kernel(
             f"{limit / 1e9:.1f} GB; use features, {spelled('features', 'auto')}, or fewer rows, or "
             f"allow more memory by {spelled('max_memory')}"
         )
-    fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
+    fits = needed <= limit and len(X) <= MOST_EXACT_ROWS and parted.on_disk is None
     if options.features is None or (options.features == "auto" and fits):
         if parted.past is None or len(parted.folds) <= 1 or folds_memory(len(parted.past)) > limit:
             return Opened(DenseKernel(kernel, X, Y, advance), needed, limit)
@@ -102,8 +102,9 @@ def open_kernel(
         )
     features = choose_features(kernel, X, feature_count(options.features, len(X)), options.seed)
     # Nystroem features are an approximation anyway, and may be stored with less precision
-    room = int(KEPT_SHARE * limit) if not features.exact else 0
-    opened = FeatureKernel(features, X, Y, advance, room)
+    room = int(KEPT_SHARE * limit) if not features.exact and parted.on_disk is None else 0
+    files = None if parted.on_disk is None else parted.on_disk.files
+    opened = FeatureKernel(features, X, Y, advance, room, files)
     spread = opened.spread_rows(SAMPLE_ROWS)
     sample = DenseKernel(kernel, X[spread], Y[spread])
     whole = None

@@ -35,7 +35,7 @@ def baseline_predictions(
         counts = np.maximum(np.arange(len(Y)), 1)[:, None]
         simple = {"constant": np.cumsum(earlier, axis=0) / counts, "last": earlier}
     else:
-        simple = {"constant": np.tile(Y.mean(axis=0), (len(asked), 1))}
+        simple = {"constant": np.tile(parted.stream.mean_target, (len(asked), 1))}
         if question == "next" and parted.previous is not None:
             simple["last"] = parted.previous
     if not options.batch_model.is_all:

@@ -207,7 +207,7 @@ def compare(
             effect[name] = ratio(corrected, online_there)
     unseen: tuple[str, ...] = ()
     if classes and not parted.progressive:
-        new = (truth.Y.sum(axis=0) > 0) & (parted.stream.Y.sum(axis=0) == 0)
+        new = (truth.Y.sum(axis=0) > 0) & (parted.stream.mean_target == 0)
         unseen = tuple(np.array(truth.target_names, dtype=object)[new])
     gap = None
     if classes and options.metric.shows_accuracy:  # a metric that was chosen decides alone

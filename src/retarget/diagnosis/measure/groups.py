@@ -1,10 +1,12 @@
 """Which groups moved each other's targets, or consecutive parts of the stream without groups."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.diagnosis.result import GroupShift
@@ -32,28 +34,41 @@ def partition(stream: Stream) -> Partition:
     groups, first, number, counts = np.unique(
         stream.groups, return_index=True, return_inverse=True, return_counts=True
     )
-    many = len(groups) > MOST_GROUPS
-    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(groups))
-    kept = kept[np.argsort(first[kept])]  # in order of appearance
-    place = np.full(len(groups), len(kept))  # all other groups come last, as one
+    appeared = np.argsort(first)
+    labels, place = largest(groups[appeared], counts[appeared])
+    order = np.empty(len(groups), dtype=np.int64)
+    order[appeared] = place
+    return Partition(labels, order[number.reshape(-1)])
+
+
+def largest(
+    names: Sequence[str], counts: np.ndarray
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Returns the names of the largest groups, with one for all others, and each group's place.
+
+    The groups are in order of appearance, and keep that order.
+    """
+    many = len(names) > MOST_GROUPS
+    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(names))
+    kept = np.sort(kept)
+    place = np.full(len(names), len(kept))  # all other groups come last, as one
     place[kept] = np.arange(len(kept))
-    labels = [str(groups[group]) for group in kept]
+    labels = [str(names[group]) for group in kept]
     if many:
-        labels.append(f"the other {len(groups) - len(kept):,}")
-    return Partition(tuple(labels), place[number.reshape(-1)])
+        labels.append(f"the other {len(names) - len(kept):,}")
+    return tuple(labels), place
 
 
 def group_shift(
-    kernel: StreamKernel, stream: Stream, groups: Partition, C: Tensor, shift: Tensor, batch: int
+    kernel: StreamKernel, groups: Partition, C: Tensor, effective: Tensor, batch: int
 ) -> GroupShift:
     """Computes how groups moved each other's targets; NaN if the online learner diverged.
 
-    `C` (n, c) are its final dual coefficients, `shift` (n, c) the shift of each row, and `batch`
-    the rows learned in one step.
+    `C` (n, c) are its final dual coefficients, `effective` (n, c) the effective targets, and
+    `batch` the rows learned in one step.
     """
     count = len(groups.names)
     number = torch.from_numpy(groups.numbers)
-    direction = directions(stream)
     size = C.new_zeros(count, count)
     pull = C.new_zeros(count, count)
     own = C.new_zeros(count)
@@ -61,18 +76,21 @@ def group_shift(
         size, pull, own = (matrix.fill_(math.nan) for matrix in (size, pull, own))
     else:
         for rows, moved in kernel.later(C, number, count, batch):
-            size.index_add_(0, number[rows], moved.norm(dim=2))
-            pull.index_add_(0, number[rows], (moved * direction[rows, None]).sum(2))
-            own.index_add_(0, number[rows], (shift[rows] - moved.sum(1)).norm(dim=1))
-    counts = np.bincount(groups.numbers, minlength=count)
+            targets = kernel.Y[rows]
+            group = number[rows]
+            size.index_add_(0, group, moved.norm(dim=2))
+            pull.index_add_(0, group, (moved * directions(targets)[:, None]).sum(2))
+            shift = effective[rows] - targets
+            own.index_add_(0, group, (shift - moved.sum(1)).norm(dim=1))
+    counts_of = [np.bincount(groups.numbers[rows], minlength=count) for rows in kernel.ranges()]
+    counts = np.sum(counts_of, axis=0)
     per_row = counts[:, None]
     return GroupShift(
         groups.names, counts, size.numpy() / per_row, pull.numpy() / per_row, own.numpy() / counts
     )
 
 
-def directions(stream: Stream) -> Tensor:
-    """Returns (n, c) unit vectors along each row's target; for one-hot targets, the target."""
-    Y = torch.from_numpy(np.asarray(stream.Y, dtype=np.float64))
+def directions(Y: Tensor) -> Tensor:
+    """Returns (m, c) unit vectors along targets; for one-hot targets, the targets."""
     lengths: Tensor = torch.linalg.vector_norm(Y, dim=1, keepdim=True)
     return Y / lengths.clamp(min=torch.finfo(Y.dtype).tiny)

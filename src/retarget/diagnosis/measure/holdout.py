@@ -6,6 +6,7 @@ round, so both are asked. Which rows of the whole stream are held out is a matte
 is done several times, in folds.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.diagnosis.answers import Evaluation, Question
+from retarget.diagnosis.measure.groups import Partition
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
+from retarget.row_files import RowFiles
 
 ENOUGH = 30  # held-out rows: with fewer of them, nothing is recommended
 MOST_SHARE = 0.2  # of the rows, which each set may take to hold so many
@@ -25,7 +28,24 @@ FEWEST_GROUPS = 4  # to hold out groups: two to learn from, two to ask about
 MOST_FOLDS = 10
 RECALL_WORK = 3e8  # rows squared times folds in which the online learner is asked: some seconds
 COMPLETE_WORK = 2.2e11  # rows cubed times folds in which every learner is asked: some seconds
+# Of a stream that is too long for memory:
+MOST_WHOLE_ROWS = 10_000
+MOST_NEXT_ROWS = 100_000
 NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+class OnDisk(NamedTuple):
+    """What belongs to a stream in files.
+
+    Attributes:
+        files: The files.
+        groups: The groups of its rows, or consecutive parts of it.
+        described: Returns a range of the stream, or some rows of it, with groups and times.
+    """
+
+    files: RowFiles
+    groups: Partition
+    described: Callable[[slice | NDArray[np.int64]], Stream]
 
 
 class Split(NamedTuple):
@@ -41,6 +61,7 @@ class Split(NamedTuple):
         past: All rows but the next ones, in order, if rows of the whole stream are held out.
         folds: For each fold, the rows of `past` that it holds out: none is in two folds. The first
             fold leaves `stream` to learn from.
+        on_disk: What belongs to a stream that is too long for memory; None for others.
     """
 
     stream: Stream
@@ -49,6 +70,7 @@ class Split(NamedTuple):
     previous: np.ndarray | None = None
     past: Stream | None = None
     folds: tuple[NDArray[np.int64], ...] = ()
+    on_disk: "OnDisk | None" = None
 
     @property
     def progressive(self) -> bool:
@@ -152,6 +174,32 @@ def held_out(
         else:
             folds = _spread(past, wanted, fold_count(len(past)), classes, options.seed)
     return Held(tuple(folds), coming)
+
+
+def held_out_of_long(rows: int, options: DiagnosisOptions) -> Held:
+    """Returns the rows that are held out of a stream that is too long for memory."""
+    evaluation = options.evaluation_with(None)
+    if evaluation == "progressive":
+        raise InvalidInputError(
+            f"{spelled('evaluation', 'progressive')} keeps every learner's errors on all rows, and "
+            f"there are {rows:,}, too many to be held in memory; hold out rows, "
+            f"{spelled('evaluation', 'both')}"
+        )
+    coming = NO_ROWS
+    if evaluation != "whole":
+        count = min(held_out_rows(rows, options.test_share), MOST_NEXT_ROWS)
+        coming = np.arange(rows - count, rows)
+    folds: tuple[NDArray[np.int64], ...] = ()
+    if evaluation != "next":
+        past = rows - len(coming)
+        count = min(held_out_rows(rows, options.test_share), MOST_WHOLE_ROWS, past - 2)
+        rng = np.random.default_rng(options.seed)
+        # one of each strip, as of a shorter stream; the first strips have one row more
+        lengths = np.full(count, past // count)
+        lengths[: past % count] += 1
+        starts = np.cumsum(lengths) - lengths
+        folds = (starts + [rng.permutation(length)[0] for length in lengths],)
+    return Held(folds, coming)
 
 
 def held_out_rows(rows: int, test_share: float) -> int:

@@ -1,6 +1,5 @@
 """Runs every learner over the stream: online, offline, corrected, and with one change."""
 
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,17 +14,17 @@ from retarget.diagnosis.measure.passes import (
     OnlineRun,
     Probe,
     effective_targets,
+    exact_correction,
     learn_corrected,
     learn_online,
+    unknown,
 )
 from retarget.diagnosis.measure.recall import ORDERS_AT_THE_END, Fold, FoldAnswers
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
-from retarget.engine.followers import Exact
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
-from retarget.theory.correction import errors_reaching
 
 BETTER_RATE = 0.95  # a rate is tried if its prequential error is below this share
 BATCH_FACTOR = 4
@@ -135,7 +134,7 @@ def learn_all(
     way; `before_blocks` requests the predictions of the iteratively corrected learner before each
     block.
     """
-    nothing = torch.full_like(kernel.Y, math.nan)
+    nothing = unknown(kernel)
     probe: Probe | None = None
     answers: FoldAnswers | None = None
     if fold is not None:
@@ -166,7 +165,7 @@ def learn_all(
     diverged = "The online learner diverges on the {} corrected targets, {}."
     try:
         # the targets that lead the learner to A = A_off / w
-        exact = Exact(kernel.learner(learner), errors_reaching(offline.dual, learner))
+        exact = exact_correction(kernel, learner, offline.dual)
     except UnreachableTargetsError as error:
         learned.failures.append(f"There is no exact correction: {error}.")
     else:

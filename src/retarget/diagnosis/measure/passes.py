@@ -16,14 +16,21 @@ from retarget.arrays import panels
 from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
 from retarget.engine.lesson import Lesson
-from retarget.engine.response import final_response
+from retarget.engine.response import final_responses
 from retarget.engine.stream import Window
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
+from retarget.theory.correction import errors_reaching
 
 # An error above this is meaningless, and its square overflows.
 OVERFLOW = 1e150
+
+
+def unknown(kernel: StreamKernel) -> Tensor:
+    """(n, c) NaN for each row of a stream."""
+    Y = kernel.Y
+    return kernel.of_rows(Y.shape[1], lambda rows: torch.full_like(Y[rows], math.nan))
 
 
 class OnlineRun(Online):
@@ -47,10 +54,9 @@ class OnlineRun(Online):
         order: Tensor | None = None,
         probe: "Probe | None" = None,
     ) -> None:
-        unknown = torch.full_like(kernel.Y, math.nan)
-        super().__init__(kernel.learner(learner), errors=unknown.clone() if keep_errors else None)
-        self.before_blocks = unknown.clone() if before_blocks else None
-        self.after_steps = unknown if after_steps else None
+        super().__init__(kernel.learner(learner), errors=unknown(kernel) if keep_errors else None)
+        self.before_blocks = unknown(kernel) if before_blocks else None
+        self.after_steps = unknown(kernel) if after_steps else None
         self.diverged_at: int | None = None
         self._kernel = kernel
         self._order = order
@@ -183,11 +189,31 @@ def effective_targets(
     kernel: StreamKernel, run: OnlineRun, learner: SGD, gamma: float
 ) -> tuple[Tensor, Tensor]:
     """Returns the final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN if diverged."""
-    if run.errors is None or run.coefficients is None:
-        return torch.full_like(kernel.Y, math.nan), torch.full_like(kernel.Y, math.nan)
-    weight = run.errors.new_tensor(final_response(learner, len(kernel)))
-    dual = weight[:, None] * run.errors
-    return dual, gamma * dual + kernel.values(run.coefficients)
+    errors = run.errors
+    if errors is None or run.coefficients is None:
+        return unknown(kernel), unknown(kernel)
+    weights = final_responses(learner, len(kernel))
+    outputs = errors.shape[1]
+    dual = kernel.of_rows(outputs, lambda rows: errors.new_tensor(weights(rows)) * errors[rows])
+    values = kernel.values(run.coefficients)
+    return dual, kernel.of_rows(outputs, lambda rows: gamma * dual[rows] + values[rows])
+
+
+def exact_correction(kernel: StreamKernel, learner: SGD, dual: Tensor) -> Exact:
+    """Leads the learner to the dual coefficients (n, c) of the offline learner (Thm. 3.2).
+
+    Raises:
+        UnreachableTargetsError: Some step has no effect at the end.
+    """
+    outputs = dual.shape[1]
+    weights = final_responses(learner, len(kernel))
+    if kernel.files is None or learner.has_memory:
+        errors = errors_reaching(dual, learner)
+    else:
+        errors = kernel.of_rows(
+            outputs, lambda rows: dual[rows] / dual.new_tensor(weights(rows))
+        )
+    return Exact(kernel.learner(learner), errors, targets=kernel.row_values(outputs))
 
 
 class KnownPredictions:
@@ -211,8 +237,8 @@ class TriedCorrection(Iterative):
     def __init__(self, kernel: StreamKernel, learner: SGD, aims: Tensor, ridge: float) -> None:
         super().__init__(kernel.learner(learner), KnownPredictions(aims), ridge)
         self.size = 0.0
-        spread = kernel.Y.std(0, correction=0)
-        self._mean = kernel.Y.mean(0)
+        self._kernel = kernel
+        self._mean, spread = kernel.target_moments
         self._spread = torch.where(spread > 0, spread, 1.0)
 
     def teach(self, window: Window, lesson: Lesson) -> Steps:
@@ -251,13 +277,14 @@ class IterativeCorrection(TriedCorrection):
 
     def __init__(self, kernel: StreamKernel, learner: SGD, aims: Tensor, ridge: float) -> None:
         super().__init__(kernel, learner, aims, ridge)
-        self.targets = torch.empty_like(aims)
+        self.targets = kernel.row_values(aims.shape[1])
 
     def teach(self, window: Window, lesson: Lesson) -> Steps:
         """Finds the targets."""
         steps = super().teach(window, lesson)
         if self.failure is not None:
-            self.targets.fill_(math.nan)
+            for rows in self._kernel.ranges():
+                self.targets[rows] = math.nan
         return steps
 
 
@@ -278,7 +305,7 @@ def learn_corrected(
 
 def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
     """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
-    aims = torch.empty_like(kernel.Y)
+    aims = kernel.row_values(kernel.Y.shape[1])
     offline = kernel.offline_learner(gamma)
     for window in kernel.windows(block_size):
         aims[window.rows] = offline.learn(window)
@@ -287,7 +314,7 @@ def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
 
 def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
     """Returns (n, c) errors on each mini-batch of the offline learner of all rows before it."""
-    errors = torch.empty_like(kernel.Y)
+    errors = kernel.row_values(kernel.Y.shape[1])
     offline = kernel.offline_learner(gamma)
     for window in kernel.windows(batch_size):
         new = offline.innovation(window.panel, window.targets)

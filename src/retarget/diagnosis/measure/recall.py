@@ -83,14 +83,16 @@ class Fold:
     """
 
     def __init__(self, kernel: StreamKernel, past: Stream, rows: NDArray[np.int64]) -> None:
-        learned = np.setdiff1d(np.arange(len(past)), rows)
+        # how many learned rows come before each held-out one
+        times = rows - np.arange(len(rows))
         if len(rows) > MOST_ASKED:
-            rows = rows[np.round(np.linspace(0, len(rows) - 1, MOST_ASKED)).astype(np.int64)]
+            asked = np.round(np.linspace(0, len(rows) - 1, MOST_ASKED)).astype(np.int64)
+            rows = rows[asked]
+            times = times[asked]
         self.kernel = kernel
         self.past = past
         self.rows = rows
-        # how many learned rows come before each held-out one
-        self.times = np.searchsorted(learned, rows)
+        self.times = times
         self.late = Pairs.of(self.times, late_moments(len(kernel)))
         self._Q = kernel.query(torch.from_numpy(np.ascontiguousarray(past.X[rows])))
 
@@ -117,9 +119,12 @@ class Fold:
 
     def mean_predictions(self) -> NDArray[np.float64]:
         """Returns (late pairs, c) the mean target of the rows before each moment."""
-        Y = self.kernel.Y.numpy()
         moments, number = np.unique(self.late.moment, return_inverse=True)
-        return np.array([Y[:moment].mean(axis=0) for moment in moments])[number]
+        sums = np.zeros((len(moments), self.kernel.Y.shape[1]))
+        for rows in self.kernel.ranges():
+            Y = self.kernel.Y[rows].numpy()
+            sums += [Y[: max(0, moment - rows.start)].sum(axis=0) for moment in moments]
+        return np.asarray((sums / moments[:, None])[number])
 
     def batch_predictions(self, gamma: float) -> NDArray[np.float64]:
         """Returns (late pairs, c) what the batch models of the rows before each moment predict."""
@@ -152,14 +157,28 @@ class Fold:
             whole = last and moment == len(self.kernel)
             predictions[int(moment)] = []
             for _ in range(ORDERS_AT_THE_END if whole and not long else ORDERS):
-                order = torch.from_numpy(rng.permutation(int(moment)))
                 pairs = Pairs(self.late.place[asked], self.late.moment[asked])
-                probe = self.probe(pairs, order)
-                job = Job(learner, self.kernel.Y, probe)
-                (run,) = learn_online(self.kernel, [job], keep_errors=False, order=order)
+                run, probe = self._in_random_order(learner, rng, int(moment), pairs)
                 predictions[int(moment)].append(probe.predictions.numpy())
                 ends += [run] if whole else []
         return Orders(predictions, ends)
+
+
+    def _in_random_order(
+        self, learner: SGD, rng: np.random.Generator, stop: int, pairs: Pairs
+    ) -> tuple[OnlineRun, Probe]:
+        """Runs the learner over the rows before a moment, in a random order of these."""
+        if self.kernel.files is None:
+            order = torch.from_numpy(rng.permutation(stop))
+            probe = self.probe(pairs, order)
+            job = Job(learner, self.kernel.Y, probe)
+            (run,) = learn_online(self.kernel, [job], keep_errors=False, order=order)
+            return run, probe
+        shuffled = self.kernel.shuffled(rng)
+        probe = Probe(shuffled, self._Q, *pairs)
+        job = Job(learner, shuffled.Y, probe)
+        (run,) = learn_online(shuffled, [job], keep_errors=False)
+        return run, probe
 
 
 class Orders(NamedTuple):

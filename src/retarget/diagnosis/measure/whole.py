@@ -225,7 +225,7 @@ def _remembered(
     later = answers.later
     rows = fold.rows[later.place]
     truth = past.part(rows)
-    constant = np.tile(parted.stream.Y.mean(axis=0), (len(rows), 1))
+    constant = np.tile(parted.stream.mean_target, (len(rows), 1))
     metric = options.metric
     return Remembered(
         rows=rows,

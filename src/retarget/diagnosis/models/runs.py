@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from retarget.diagnosis.measure.groups import Partition, directions
@@ -166,7 +167,7 @@ def movement_by_group(
     count = len(groups.names)
     member = np.eye(count)[groups.numbers]  # (n, G)
     learned = np.vstack([np.zeros(count), np.cumsum(member, axis=0)])  # rows of each group so far
-    direction = directions(stream).numpy()
+    direction = directions(torch.from_numpy(np.ascontiguousarray(stream.Y))).numpy()
     size = np.zeros((count, count))
     pull = np.zeros((count, count))
     for rows in _steps(n, ROWS_AT_ONCE):

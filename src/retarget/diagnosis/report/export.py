@@ -136,7 +136,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     stands = {one.question: compared_with_batch(one).standing for one in diagnosis.answers}
     whole = {
         "schema_version": SCHEMA_VERSION,
-        "rows": len(stream),
+        "rows": stream.length,
         "kind": stream.kind,
         "targets": stream.target_names,
         "features": stream.feature_names,
@@ -164,7 +164,7 @@ def numbers(diagnosis: Diagnosis) -> dict[str, float]:
     Numbers that are not finite are left out.
     """
     values = {
-        "rows": float(len(diagnosis.stream)),
+        "rows": float(diagnosis.stream.length),
         "lr": diagnosis.lr.value,
         "gamma": diagnosis.gamma.value,
         "prequential_error": diagnosis.prequential_error,
@@ -264,7 +264,7 @@ def _plain(value: Any) -> Any:
 def short_text(diagnosis: Diagnosis) -> str:
     """Returns a few lines for the prompt: the size, the headline, and where to go on."""
     stream = diagnosis.stream
-    size = f"{len(stream):,} rows, {len(stream.feature_names):,} features, {stream.kind}"
+    size = f"{stream.length:,} rows, {len(stream.feature_names):,} features, {stream.kind}"
     text = f"<Diagnosis of {size}>\n{diagnosis.verdict.headline}\n"
     return typed(f"{text}(.summary, .findings, .to_html(path) have the rest)")
 

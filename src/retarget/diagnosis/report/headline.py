@@ -331,7 +331,7 @@ def _rare_class(stream: Stream) -> int | None:
 
     Then the accuracy says next to nothing: always predicting the other class has a high one.
     """
-    shares = stream.Y.mean(axis=0)
+    shares = stream.mean_target
     if stream.kind != "classification" or len(shares) != 2 or shares.min() >= RARE:
         return None
     return int(shares.argmin())

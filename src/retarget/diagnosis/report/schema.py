@@ -31,6 +31,7 @@ SCHEMA_VERSION = 1
 PER_ROW: dict[type, set[str]] = {
     Diagnosis: {
         *("stream", "effective", "corrected", "iterative", "prequential", "density", "changed"),
+        "all_rows",
     },
     ModelDiagnosis: {"before", "after", "end", "theory", "corrected"},
 }

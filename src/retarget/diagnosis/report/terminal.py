@@ -148,7 +148,7 @@ def everything(
     if each := tables.target_table(diagnosis):
         parts.append(screen.table(each, f"{each.label}, in its own squared units"))
     if shifted := tables.shifted_table(diagnosis):
-        parts.append(screen.table(shifted, f"{shifted.label} of {len(stream):,} learned"))
+        parts.append(screen.table(shifted, f"{shifted.label} of {stream.length:,} learned"))
     return [
         *parts,
         screen.text(f"Features used: {listed_names(stream.feature_names)}.", style="dim"),

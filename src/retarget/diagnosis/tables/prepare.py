@@ -349,7 +349,7 @@ class Preparation:
                     f"In {len(unknown):,} rows, {shown(feature.name)} holds a category that was "
                     f"never learned ({_distinct(unknown)}); its features are 0 there."
                 )
-        fill_notes = self._fill_notes(missing, len(table))
+        fill_notes = self.fill_notes(missing, len(table))
         return Stream(
             X=X,
             Y=self.targets.encode(table),
@@ -365,7 +365,8 @@ class Preparation:
             notes=(*rows.notes, *self.notes, *fill_notes, *unknown_notes),
         )
 
-    def _fill_notes(self, missing: dict[str, int], rows: int) -> list[str]:
+    def fill_notes(self, missing: dict[str, int], rows: int) -> list[str]:
+        """Says how many cells of which columns were filled in; an error if none may be."""
         if not missing:
             return []
         first = list(missing.items())[:MOST_SHOWN]

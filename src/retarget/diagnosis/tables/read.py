@@ -74,8 +74,7 @@ def read_text(path: Path, choose: Choose, thousands: Thousands = "auto") -> pl.D
     with _opened(content) as file:
         start = file.read(START)
     text = decoded(path, start)
-    separator, header = _header(path, text)
-    names = [name.strip() or f"column_{number}" for number, name in enumerate(header, 1)]
+    separator, names = separator_and_names(path, text)
     require_width(str(path), len(names))
     require_distinct(names, str(path))
     chosen = choose(names)
@@ -84,7 +83,7 @@ def read_text(path: Path, choose: Choose, thousands: Thousands = "auto") -> pl.D
     table = _parsed(path, content, separator, names)
     if separator == DECIMAL_COMMA_SEPARATOR:
         return with_decimal_commas(table, thousands, chosen)[chosen]
-    return _numbers_recognized(table[chosen])
+    return numbers_recognized(table[chosen])
 
 
 def _unpacked(path: Path) -> bytes:
@@ -106,8 +105,8 @@ def _opened(content: Path | bytes) -> IO[bytes]:
     return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
 
 
-def _header(path: Path, text: str) -> tuple[str, list[str]]:
-    """Returns the separator of the first line (the suffix's usual one first) and its fields."""
+def separator_and_names(path: Path, text: str) -> tuple[str, list[str]]:
+    """Returns the separator of the first line (the suffix's usual one first), and the columns."""
     usual = "\t" if ".tsv" in path.suffixes[-2:] else ","
     best = usual
     header = _first_line(path, text, usual)
@@ -123,7 +122,7 @@ def _header(path: Path, text: str) -> tuple[str, list[str]]:
             f"{path} has no header: its first line holds numbers ({listed(header)}); expected the "
             "columns' names"
         )
-    return best, header
+    return best, [name.strip() or f"column_{number}" for number, name in enumerate(header, 1)]
 
 
 def _first_line(path: Path, text: str, separator: str) -> list[str]:
@@ -187,7 +186,7 @@ def _with_texts(table: pl.DataFrame, content: Path | bytes, separator: str) -> p
     return table.with_columns(texts.get_columns())
 
 
-def _numbers_recognized(table: pl.DataFrame) -> pl.DataFrame:
+def numbers_recognized(table: pl.DataFrame) -> pl.DataFrame:
     """Converts text columns that hold numbers, such as those with blanks or inf."""
     for name, dtype in table.schema.items():
         if dtype != pl.String:

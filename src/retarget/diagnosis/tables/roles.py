@@ -236,7 +236,7 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     notes: list[str] = []
     numbers = np.arange(1, len(table) + 1)
     if roles.time is not None:
-        time = _sortable(table[roles.time])
+        time = sortable(table[roles.time])
         times = pl.DataFrame({"time": time}).with_row_index("row")
         order = times.sort("time", maintain_order=True)["row"].to_numpy()
         moved = int((numbers[order] != numbers).sum())
@@ -373,8 +373,8 @@ def _with_lags(
     return table, numbers[kept]
 
 
-def _sortable(column: pl.Series) -> pl.Series:
-    """Returns a time column as numbers or dates."""
+def sortable(column: pl.Series) -> pl.Series:
+    """Returns a time column as numbers or dates, which have an order."""
     name = shown(column.name)
     dtype = column.dtype
     if dtype == pl.String:

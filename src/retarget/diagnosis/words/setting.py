@@ -92,7 +92,7 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     stream = diagnosis.stream
     about = diagnosis.approximation
     facts = [
-        ("Rows learned from", f"{len(stream):,}"),
+        ("Rows learned from", f"{stream.length:,}"),
         (
             "Classes" if stream.kind == "classification" else "Targets",
             listed_names(stream.target_names),
@@ -198,7 +198,7 @@ def _system(diagnosis: Diagnosis) -> str:
             "end, though every single step is stable. A smaller rate reduces this."
         )
     rows = ""
-    if len(diagnosis.stream) > NON_NORMALITY_ROWS:
+    if diagnosis.stream.length > NON_NORMALITY_ROWS:
         rows = f" of the first {NON_NORMALITY_ROWS:,} rows"
     return (
         f"Non-normality of the online system (its condition number{rows}): {number(condition)}. "

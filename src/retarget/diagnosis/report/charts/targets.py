@@ -50,7 +50,7 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     ]
     ends = [float(true.min()), float(true.max())]
     traces.append(line("learned as it is", ends, ends, "", hoverinfo="skip", line={"dash": "dash"}))
-    drawn = f" {len(rows):,} of {len(stream):,} rows are drawn." * (len(rows) < len(stream))
+    drawn = f" {len(rows):,} of {stream.length:,} rows are drawn." * (len(rows) < stream.length)
     few = f" The first {len(names)} of {len(stream.target_names):,} targets are drawn."
     unit = chart_text(names[0], 40) if single else "standard deviations from the mean"
     return Chart(

@@ -1,0 +1,126 @@
+"""Arrays with a value for each row of a stream, in files that the memory need not hold.
+
+They are ordinary NumPy arrays and tensors over mapped files. What has been read or written is kept
+in memory by the system only as long as there is room; `RowFiles.release` takes it out of the
+process at once.
+"""
+
+import mmap
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.errors import InvalidInputError
+
+RELEASED_ROWS = 200_000  # so many rows of all arrays may be in the process' memory
+BUCKET_ROWS = 200_000  # that are shuffled in memory
+PIECE_ROWS = 50_000
+
+
+class RowFiles:
+    """A folder of such arrays, which is deleted with the object, or when the process ends.
+
+    Args:
+        place: Where the folder is made; None for the system's place for temporary files.
+    """
+
+    def __init__(self, place: Path | None = None) -> None:
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="retarget-rows-", dir=place))
+        self._mapped: list[mmap.mmap] = []
+        self._done = 0
+        self._delete = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def array(self, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+        """Returns a new array of zeros.
+
+        Raises:
+            InvalidInputError: The disk has no room for it.
+        """
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        free = shutil.disk_usage(self.folder).free
+        if size > free:
+            raise InvalidInputError(
+                f"a stream of {shape[0]:,} rows needs {size / 1e9:.1f} GB more on the disk of "
+                f"{self.folder.parent}, which has {free / 1e9:.1f} GB left; make room there, or "
+                "set TMPDIR to a folder on another disk"
+            )
+        path = self.folder / f"{len(self._mapped)}.rows"
+        with path.open("w+b") as file:
+            file.truncate(max(size, 1))
+            mapped = mmap.mmap(file.fileno(), max(size, 1))
+        self._mapped.append(mapped)
+        return np.frombuffer(mapped, dtype, int(np.prod(shape))).reshape(shape)
+
+    def tensor(self, shape: tuple[int, ...]) -> Tensor:
+        """Returns a new tensor of zeros, float64."""
+        return torch.from_numpy(self.array(shape))
+
+    def advance(self, rows: int) -> None:
+        """Notes that work on so many rows is done, and releases them if they are many."""
+        self._done += rows
+        if self._done >= RELEASED_ROWS:
+            self.release()
+
+    def release(self) -> None:
+        """Takes the arrays out of the process' memory; their values stay in the files."""
+        self._done = 0
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            for mapped in self._mapped:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Deletes the files; the arrays stay usable as long as they are referenced."""
+        self._delete()
+
+
+def shuffled(
+    files: RowFiles, arrays: Sequence[np.ndarray], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Returns arrays with the same rows in one random order, in files.
+
+    Every row goes to a bucket that is drawn for it, and the rows of each bucket are then shuffled
+    in memory: all orders are equally likely, and everything is read and written in long pieces.
+    """
+    n = len(arrays[0])
+    buckets = max(1, n // BUCKET_ROWS)
+    copies = [files.array(array.shape, array.dtype) for array in arrays]
+    state = rng.bit_generator.state
+    sizes = np.zeros(buckets, dtype=np.int64)
+    for rows in _pieces(n):
+        sizes += np.bincount(rng.integers(buckets, size=rows.stop - rows.start), minlength=buckets)
+    starts = np.cumsum(sizes) - sizes
+    rng.bit_generator.state = state  # the same buckets are drawn again
+    filled = starts.copy()
+    for rows in _pieces(n):
+        bucket = rng.integers(buckets, size=rows.stop - rows.start)
+        order = np.argsort(bucket, kind="stable")
+        counts = np.bincount(bucket, minlength=buckets)
+        ends = np.cumsum(counts)
+        for array, copy in zip(arrays, copies, strict=True):
+            piece = array[rows][order]
+            for place in np.flatnonzero(counts):
+                own = piece[ends[place] - counts[place] : ends[place]]
+                copy[filled[place] : filled[place] + len(own)] = own
+        filled += counts
+        files.advance(rows.stop - rows.start)
+    for start, size in zip(starts, sizes, strict=True):
+        order = rng.permutation(size)
+        for copy in copies:
+            own = copy[start : start + size]
+            own[:] = own[order]
+        files.advance(int(size))
+    return copies
+
+
+def _pieces(n: int) -> Iterator[slice]:
+    for start in range(0, n, PIECE_ROWS):
+        yield slice(start, min(start + PIECE_ROWS, n))
