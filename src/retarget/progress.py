@@ -57,16 +57,20 @@ class PatientBar:
 
     Inside other work that shows its progress, it becomes a line of that display. With `shown=None`
     it appears only on a terminal. Elsewhere a line is written after every minute of work, with an
-    estimate of the time left (`in_lines`: after every ten seconds).
+    estimate of the time left (`in_lines`: after every ten seconds). With a `unit` the line says how
+    many of them a second are done; without a total, how many so far.
 
     Examples:
         >>> with PatientBar("counting", 3, shown=False) as bar:
         ...     bar.advance(3)
     """
 
-    def __init__(self, what: str, total: int, shown: bool | None = None) -> None:
+    def __init__(
+        self, what: str, total: int | None, shown: bool | None = None, unit: str | None = None
+    ) -> None:
         self._what = what
         self._total = total
+        self._unit = unit
         self._shown = shown
         self._done = 0
         self._start = self._spoke = time.monotonic()
@@ -103,11 +107,16 @@ class PatientBar:
         if now - self._spoke < (EVERY if _in_lines else UNASKED):
             return
         self._spoke = now
-        share = min(self._done / self._total, 0.99)
         spent = now - self._start
-        line = f"{self._what}: about {share:.0%} after {spent:.0f} s"
-        if share > 0 and spent >= UNASKED:
-            line += f", {_duration(spent * (1 - share) / share)} left"
+        if self._total is None:
+            line = f"{self._what}: {self._done:,} after {spent:.0f} s"
+        else:
+            share = min(self._done / self._total, 0.99)
+            line = f"{self._what}: about {share:.0%} after {spent:.0f} s"
+            if share > 0 and spent >= UNASKED:
+                line += f", {_duration(spent * (1 - share) / share)} left"
+        if self._unit is not None:
+            line += f", {self._done / spent:,.0f} {self._unit} a second"
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from retarget.cli import console, say
-from retarget.cli.load_stream import diagnosis_options, load_stream
-from retarget.cli.results_folder import command_line, write_all, write_table
-from retarget.cli.sensors import FILE, SAME_AS
+from retarget.cli.load_stream import diagnosed, diagnosis_options
+from retarget.cli.results_folder import command_line, write_all, write_corrected
+from retarget.cli.sensors import FILE, ROWS, SAME_AS
 from retarget.cli.stream_options import StreamOptions, method_option, stream_command
 from retarget.diagnosis.answers import Evaluation, HoldOut
 from retarget.diagnosis.metrics import METRICS
@@ -120,7 +120,6 @@ def diagnose(
     row's shift) and corrected.parquet (targets to train on) into a folder. Earlier results are
     moved to a folder next to it.
     """
-    from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.comparison import compared_with, read_earlier
     from retarget.diagnosis.report.export import as_json
     from retarget.progress import in_lines
@@ -145,14 +144,13 @@ def diagnose(
         aim=aim,
     )
     options.evaluation_with(test)  # a conflict is reported before a long file is read
-    table, test_table, roles = load_stream(asked, test, example)
+    diagnosis = diagnosed(asked, options, test, example, out)
     printed = 0  # lines
     if example is not None and not as_object:
         printed = 3
         start, end = SAME_AS.rsplit(" --", 1)
-        say(f"Wrote {FILE} ({len(table)} rows). This is the same as:")
+        say(f"Wrote {FILE} ({ROWS} rows). This is the same as:")
         say(f"  {start} \\\n      --{end}")
-    diagnosis = diagnose_table(table, roles, test_table, options)
     compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
     files, kept = write_all(diagnosis, out, compared, summary)
     if as_object:
@@ -197,7 +195,6 @@ def correct(
     learner the targets are for. The exact correction needs the whole stream in advance; for each
     row, the iterative one uses only earlier rows and the row's block.
     """
-    from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.export import corrected_table, made_for, too_large
     from retarget.progress import in_lines
 
@@ -211,8 +208,7 @@ def correct(
         )
     # no row is held out, so every row has corrected targets
     options = diagnosis_options(asked, evaluation="progressive")
-    table, _, roles = load_stream(asked)
-    diagnosis = diagnose_table(table, roles, None, options)
+    diagnosis = diagnosed(asked, options, place=path.parent, scored=False)
     corrected = corrected_table(diagnosis, force=force)
     left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)
     if corrected is None and diagnosis.model is not None:
@@ -230,7 +226,8 @@ def correct(
     about = path.with_suffix(".json")
     with atomic_file(path) as temporary, atomic_file(about) as described:
         purpose = made_for(diagnosis, command_line())
-        write_table(corrected, temporary, purpose, as_csv=path.suffix.lower() == ".csv")
+        as_csv = path.suffix.lower() == ".csv"
+        write_corrected(diagnosis, temporary, purpose, force, as_csv)
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
     for name, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."

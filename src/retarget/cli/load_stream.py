@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from retarget.diagnosis.options import DiagnosisOptions
+    from retarget.diagnosis.result import Diagnosis
+    from retarget.diagnosis.tables.portions import Source
     from retarget.diagnosis.tables.roles import Roles
 
 DIGITS = ("digit",)  # the target of the embedded digits
@@ -61,15 +63,59 @@ def diagnosis_options(asked: StreamOptions, **more: Any) -> "DiagnosisOptions":
     )
 
 
-def load_stream(
-    asked: StreamOptions, test: Path | None = None, example: str | None = None
-) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
-    """Returns the stream, the test set, and the roles; without a file, of the example or digits."""
-    from retarget.diagnosis.tables.read import read_table
+def diagnosed(
+    asked: StreamOptions,
+    options: "DiagnosisOptions",
+    test: Path | None = None,
+    example: str | None = None,
+    place: Path | None = None,
+    scored: bool = True,
+) -> "Diagnosis":
+    """Reads the stream and diagnoses it; without a file, the example or the digits.
+
+    A folder, a pattern, or a file too long for memory is read in portions; then `place` is the
+    folder for its numbers, and no row is held out if the learners need not be `scored`.
+    """
+    from retarget.diagnosis.pipeline import diagnose_source, diagnose_table
+    from retarget.diagnosis.tables.roles import chosen_columns
+
+    source = long_source(asked)
+    if source is None:
+        table, test_table, roles = load_stream(asked, test, example)
+        return diagnose_table(table, roles, test_table, options)
+    if test is not None:
+        raise InvalidInputError(
+            f"--test names a file, and {asked.file} is read in portions; its own rows are held "
+            "out: leave --test out, or give the rows of a shorter period in one file"
+        )
+    roles = roles_of(asked, source.columns)
+    column = asked.column or []
+    drop = asked.drop or []
+    wanted = wanted_columns(roles, column, drop)
+    names = chosen_columns(source.columns, wanted, drop, require_all=True)
+    return diagnose_source(source, names, roles, options, place, scored)
+
+
+def long_source(asked: StreamOptions) -> "Source | None":
+    """Returns the rows of a folder, a pattern or a long file; None for others."""
+    from retarget.diagnosis.tables.portions import Files, files_named, may_be_long
+    from retarget.storage import user_path
+
+    if asked.file is None:
+        return None
+    written = user_path(asked.file)
+    paths = files_named(written)
+    if paths is None and may_be_long(written):
+        paths = [written]
+    return None if paths is None else Files(paths)
+
+
+def roles_of(asked: StreamOptions, columns: list[str] | None = None) -> "Roles":
+    """Returns what the columns are used for; `columns` are those of rows read in portions."""
     from retarget.diagnosis.tables.roles import Roles
 
-    roles = Roles(
-        targets_of(asked.file, asked.target),
+    return Roles(
+        targets_of(asked.file, asked.target, columns),
         time=asked.time,
         group=asked.group,
         kind=asked.kind,
@@ -81,6 +127,16 @@ def load_stream(
         predictions_after=asked.predictions_after or (),
         lags=asked.lags,
     )
+
+
+def load_stream(
+    asked: StreamOptions, test: Path | None = None, example: str | None = None
+) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
+    """Returns the stream, the test set, and the roles; without a file, of the example or digits."""
+    from retarget.diagnosis.tables.read import read_table
+    from retarget.diagnosis.tables.roles import Roles
+
+    roles = roles_of(asked)
     column = asked.column or []
     drop = asked.drop or []
     if asked.file is None:
@@ -122,15 +178,18 @@ def wanted_columns(roles: "Roles", column: list[str], drop: list[str]) -> list[s
     return [*column, *roles.target, *beside] if column else None
 
 
-def targets_of(file: Path | None, target: list[str] | None) -> tuple[str, ...]:
+def targets_of(
+    file: Path | None, target: list[str] | None, columns: list[str] | None = None
+) -> tuple[str, ...]:
     """Returns the columns to be learned; the error lists those of the file."""
     from retarget.diagnosis.tables.read import read_table
     from retarget.diagnosis.tables.roles import MOST_COLUMNS_SHOWN
 
     if file is not None and not target:
+        names = read_table(file, thousands="none").columns if columns is None else columns
         raise InvalidInputError(
             f"no target is named; name the column of {file} to be learned (--target), one of: "
-            f"{listed(read_table(file, thousands='none').columns, MOST_COLUMNS_SHOWN)}"
+            f"{listed(names, MOST_COLUMNS_SHOWN)}"
         )
     return tuple(target or DIGITS)
 

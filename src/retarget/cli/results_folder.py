@@ -4,6 +4,7 @@ import itertools
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,12 @@ def write_all(
     There are no corrected targets if none can be recommended. `summary` is a file for the first
     screen as Markdown. Returns the files, and the folder in which those of an earlier run are kept.
     """
-    from retarget.diagnosis.report.export import corrected_table, made_for, shift_table
+    from retarget.diagnosis.report.export import (
+        corrected_table,
+        made_for,
+        portions,
+        shift_table,
+    )
     from retarget.diagnosis.report.markdown import summary_markdown
     from retarget.diagnosis.report.page import report_html
 
@@ -54,9 +60,10 @@ def write_all(
         report, described, shift, *targets = (
             together.enter_context(atomic_file(path)) for path in files
         )
-        write_table(shift_table(diagnosis), shift)
+        write_tables((shift_table(some) for some in portions(diagnosis)), shift)
         if corrected is not None:
-            write_table(corrected, targets[0], made_for(diagnosis, command_line()))
+            purpose = made_for(diagnosis, command_line())
+            write_corrected(diagnosis, targets[0], purpose)
         diagnosis.to_json(described)
         if summary is not None:
             first_screen = together.enter_context(atomic_file(summary))
@@ -67,16 +74,42 @@ def write_all(
     return [*files, *([] if summary is None else [summary])], kept
 
 
-def write_table(
-    table: "pl.DataFrame", path: Path, purpose: dict[str, Any] | None = None, as_csv: bool = False
+def write_corrected(
+    diagnosis: "Diagnosis",
+    path: Path,
+    purpose: dict[str, Any],
+    force: bool = False,
+    as_csv: bool = False,
 ) -> None:
-    """Writes a table; a Parquet file says in its own metadata what its targets are for."""
+    """Writes the targets to train on, of which there are some."""
+    from retarget.diagnosis.report.export import corrected_table, portions
+
+    tables = (corrected_table(some, force=force) for some in portions(diagnosis))
+    write_tables((table for table in tables if table is not None), path, purpose, as_csv)
+
+
+def write_tables(
+    tables: "Iterator[pl.DataFrame]",
+    path: Path,
+    purpose: dict[str, Any] | None = None,
+    as_csv: bool = False,
+) -> None:
+    """Writes the rows of several tables as one, of which only a few are in memory at a time.
+
+    A Parquet file says in its own metadata what its targets are for.
+    """
+    from polars.io.plugins import register_io_source
+
+    first = next(tables)
+    rows = register_io_source(
+        lambda *_: itertools.chain([first], tables), schema=first.schema, is_pure=False
+    )
     with path.open("wb") as opened:  # Polars takes no path that is not UTF-8
         if as_csv:
-            table.write_csv(opened)
+            rows.sink_csv(opened)
         else:
             about = {} if purpose is None else {"retarget": json.dumps(purpose)}
-            table.write_parquet(opened, metadata=about)
+            rows.sink_parquet(opened, metadata=about)
 
 
 def command_line() -> str:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from retarget.cli import console, say
-from retarget.cli.results_folder import write_table
+from retarget.cli.results_folder import write_tables
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file
 from retarget.text import duration, printable
@@ -140,7 +140,7 @@ def export(
         nested = pl.selectors.by_dtype(pl.List)
         table = table.with_columns(nested.cast(pl.List(pl.String)).list.join(" "))
     with atomic_file(file) as temporary:
-        write_table(table, temporary, as_csv=as_csv)
+        write_tables(iter([table]), temporary, as_csv=as_csv)
     say(f"{table.height} rows of {table['run'].n_unique()} runs in {file}")
 
 

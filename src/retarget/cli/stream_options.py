@@ -29,7 +29,8 @@ class StreamOptions:
         typer.Argument(
             metavar="FILE",
             help="The stream: .csv, .tsv (also .gz), .parquet, .npz or .npy, rows in the order in "
-            "which they were learned. Without it: the embedded digits, class by class.",
+            "which they were learned; or a folder or a quoted pattern of .parquet, .csv or .tsv "
+            "files, in the order of their names. Without it: the embedded digits, class by class.",
             show_default=False,
         ),
     ] = None

@@ -38,15 +38,15 @@ from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.intervals import ratio
 from retarget.diagnosis.measure.learn import (
     LearnedStream,
-    attempt_changes,
+    attempt_orders,
     learn_all,
     other_learners,
 )
+from retarget.diagnosis.measure.passes import unknown
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first_fold
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.options import DiagnosisOptions
-from retarget.diagnosis.measure.passes import unknown
 from retarget.diagnosis.result import AllRows, Diagnosis, KernelUsed, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.words.numbers import sentence
@@ -124,7 +124,8 @@ def run_learners(
     """Chooses the options left open, runs every learner over the stream and compares them."""
     kernel = opened.kernel
     stream = parted.stream
-    progressive = parted.progressive
+    # a long stream is not scored on rows that are learned
+    progressive = parted.progressive and parted.on_disk is None
     scales = stream.target_scales
     gamma = choose_gamma(options, kernel, scales, stream.groups if parted.whole_groups else None)
     limit = largest_rate(kernel, options.learner)
@@ -133,17 +134,18 @@ def run_learners(
     block_size = choose_block(options.block_size, learner.batch_size, len(stream))
 
     fold = first_fold(opened, parted)
-    learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, fold, progressive)
+    others = other_learners(len(kernel), learner, lr)
+    learned = learn_all(
+        kernel, learner, gamma, block_size, options.ridge, limit, fold, others, progressive
+    )
     members = partition(stream) if parted.on_disk is None else parted.on_disk.groups
     groups = group_shift(kernel, members, learned.dual, learned.effective, learner.batch_size)
-    others = other_learners(len(kernel), learner, lr)
-    learned.changed = attempt_changes(
-        kernel, learner, others, options.seed, learned.answers, progressive
-    )
+    learned.changed |= attempt_orders(kernel, learner, options.seed, learned.answers, progressive)
 
     answers = []
     whole: WholeStream | None = None
-    for ruler in rulers(parted, options):
+    scored = parted.on_disk is None or not parted.progressive
+    for ruler in rulers(parted, options) if scored else ():
         first = learned.answers
         if ruler.question == "whole" and first is not None:
             whole = ask_about_whole(
@@ -228,20 +230,37 @@ def _held_rows(
     kernel: StreamKernel, parted: Split, learned: LearnedStream, errors: Tensor, density: Tensor
 ) -> _HeldRows:
     """Returns all rows of a stream in memory, and evenly spaced ones of a longer one."""
-    results = (learned.effective, learned.corrected, learned.iterative, errors, density)
-    arrays = [result.numpy() for result in results]
     stream = parted.stream
+    effective = learned.effective.numpy()
+    corrected = learned.corrected.numpy()
+    iterative = learned.iterative.numpy()
     if parted.on_disk is None:
-        return _HeldRows(stream, *arrays)
+        of_all = (stream, effective, corrected, iterative, errors.numpy(), density.numpy())
+        return _HeldRows(*of_all)
     sizes = {
         name: max(stream.farthest(targets[rows]) for rows in kernel.ranges())
-        for name, targets in (("corrected", arrays[1]), ("iterative", arrays[2]))
+        for name, targets in (("corrected", corrected), ("iterative", iterative))
     }
-    error = _mean_square(kernel, stream, errors)
-    all_rows = AllRows(parted.on_disk.described, *arrays, sizes, error)
+    all_rows = AllRows(
+        described=parted.on_disk.described,
+        effective=effective,
+        corrected=corrected,
+        iterative=iterative,
+        prequential=errors.numpy(),
+        density=density.numpy(),
+        target_size=sizes,
+        prequential_error=_mean_square(kernel, stream, errors),
+    )
     rows = kernel.spread_rows(MOST_ROWS_SHOWN).numpy()
-    some = replace(parted.on_disk.described(rows), rows_in_all=len(stream))
-    return _HeldRows(some, *(array[rows] for array in arrays), all_rows)
+    return _HeldRows(
+        stream=replace(parted.on_disk.described(rows), rows_in_all=len(stream)),
+        effective=effective[rows],
+        corrected=corrected[rows],
+        iterative=iterative[rows],
+        prequential=errors.numpy()[rows],
+        density=density.numpy()[rows],
+        all_rows=all_rows,
+    )
 
 
 def _mean_square(kernel: StreamKernel, stream: Stream, errors: Tensor) -> float:

@@ -13,9 +13,9 @@ from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
 from retarget.diagnosis.result import Diagnosis
 from retarget.diagnosis.splitting import split_source, split_table
 from retarget.diagnosis.tables.frames import assembled, assembled_test
-from retarget.diagnosis.tables.portions import Source
+from retarget.diagnosis.tables.portions import Source, source_of
 from retarget.diagnosis.tables.roles import Impute, Roles
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.kernels import Kernel
 from retarget.learners import SGD
 from retarget.row_files import RowFiles
@@ -62,7 +62,9 @@ def diagnose(
         X: The features, with rows in the order in which they were learned: an array (n, d), a
             pandas, Polars or pyarrow table, or a dict of columns. Every column is a feature, except
             those named below. Rows are matched by position, so pandas objects with different
-            indices are an error.
+            indices are an error. A `polars.LazyFrame`, a Dask collection, a pyarrow data set, or a
+            function that returns an iterable of tables is read in portions, and may be longer than
+            the memory allows (docs/diagnosis.md); Y, group and time are then names of its columns.
         Y: The targets: an array (n,) or (n, c), or names of columns of X. Text, booleans and few
             different whole numbers are classes, anything else numbers: give 0, 1, 2 as floats if
             they are numbers, and as text if they are classes.
@@ -121,6 +123,8 @@ def diagnose(
         InvalidInputError: The data cannot be learned from; the message says why and what to do.
     """
     log = _prediction_log(model)
+    in_memory = isinstance(X, pl.LazyFrame) and not isinstance(Y, str | list | tuple)
+    source = None if in_memory else source_of(X)
     learner, choose_lr = learner_options(learner, lr)
     options = DiagnosisOptions(
         learner=learner,
@@ -140,7 +144,11 @@ def diagnose(
         max_memory=max_memory,
         seed=seed,
     )
-    table, target, column = assembled(X, Y, {"group": group, "time": time, **log})
+    beside = {"group": group, "time": time, **log}
+    if source is None:
+        table, target, column = assembled(X, Y, beside)
+    else:
+        target, column = _named(source, Y, beside, test)
     roles = Roles(
         target,
         time=column["time"],
@@ -148,12 +156,34 @@ def diagnose(
         impute=impute,
         standardize=standardize,
         allow_leak=allow_leak,
-        predictions=column["predictions"],
-        predictions_after=column["predictions_after"],
+        predictions=column["predictions"] or (),
+        predictions_after=column["predictions_after"] or (),
         lags=lags,
     )
+    if source is not None:
+        return diagnose_source(source, source.columns, roles, options)
     test_table = None if test is None else assembled_test(test, X, Y, target)
     return diagnose_table(table, roles, test_table, options)
+
+
+def _named(
+    source: Source, Y: Any, beside: dict[str, Any], test: Any
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Returns the names of the columns of rows that are read in portions, which must be names."""
+    target = (Y,) if isinstance(Y, str) else tuple(Y) if isinstance(Y, list | tuple) else ()
+    for what, given in [("Y", target or Y), *beside.items()]:
+        names = given if isinstance(given, list | tuple) else (given,)
+        if given is not None and not all(isinstance(name, str) for name in names):
+            raise InvalidTypeError(
+                f"{what} is {a_type(given)}, and X is read in portions; expected names of columns "
+                f"of X, such as {source.columns[-1]!r}"
+            )
+    if test is not None:
+        raise InvalidInputError(
+            "a test set is given, and X is read in portions; its own rows are held out: leave test "
+            "out, or collect X first"
+        )
+    return target, beside
 
 
 def _prediction_log(model: Any) -> dict[str, Any]:
@@ -192,10 +222,12 @@ def diagnose_source(
     roles: Roles,
     options: DiagnosisOptions,
     place: Path | None = None,
+    scored: bool = True,
 ) -> Diagnosis:
     """Diagnoses rows that are read in portions; a table that is short enough, in memory.
 
-    `place` is a folder for the numbers of a long table, which are deleted with the diagnosis.
+    `place` is a folder for the numbers of a long table, which are deleted with the diagnosis. If
+    the learners need not be `scored`, no row of such a table is held out.
     """
     roles.require_in(names)
     table = source.held(names)
@@ -203,6 +235,6 @@ def diagnose_source(
         diagnosis = diagnose_table(table, roles, None, options)
         notes = (*source.notes, *diagnosis.stream.notes)
         return replace(diagnosis, stream=replace(diagnosis.stream, notes=notes))
-    parted = split_source(source, names, roles, options, RowFiles(place))
+    parted = split_source(source, names, roles, options, RowFiles(place), scored)
     options = with_own_kernel(options, parted.stream.X.shape[1])
     return diagnose_split(parted, options)

@@ -74,11 +74,17 @@ def split_table(
 
 
 def split_source(
-    source: Source, names: list[str], roles: Roles, options: DiagnosisOptions, files: RowFiles
+    source: Source,
+    names: list[str],
+    roles: Roles,
+    options: DiagnosisOptions,
+    files: RowFiles,
+    scored: bool,
 ) -> Split:
     """Writes a table that is too long for memory as numbers to files, without the rows held out.
 
-    Fewer rows are held out than of a shorter stream: as many as a diagnosis asks about.
+    Fewer rows are held out than of a shorter stream: as many as a diagnosis asks about; none if the
+    learners are not to be `scored`.
     """
     if options.model is not None:
         raise InvalidInputError(
@@ -91,7 +97,7 @@ def split_source(
             f"too long to be held in memory; that is done for at most {MOST_ROWS_HELD:,} rows"
         )
     found = survey(source, names, roles)
-    asked_about = held_out_of_long(found.rows, options)
+    asked_about = held_out_of_long(found.rows, options) if scored else Held()
     landed = land(source, names, roles, found, asked_about.not_learned, files)
     return _split_landed(landed, found.rows, asked_about)
 

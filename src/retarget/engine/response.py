@@ -120,7 +120,7 @@ def final_responses(learner: SGD, n: int) -> Callable[[slice], np.ndarray]:
     """
     if learner.has_memory or not isinstance(learner.lr, float):
         whole = final_response(learner, n)[:, None]
-        return lambda rows: whole[rows]
+        return whole.__getitem__
     batch = learner.batch_size
     # whole mini-batches are all alike, and the last one may be short
     whole_batch = final_response(learner, batch)[0]
@@ -129,7 +129,7 @@ def final_responses(learner: SGD, n: int) -> Callable[[slice], np.ndarray]:
 
     def of(rows: slice) -> np.ndarray:
         samples = np.arange(rows.start, rows.stop)[:, None]
-        return np.where(samples < start, whole_batch, last)
+        return np.asarray(np.where(samples < start, whole_batch, last))
 
     return of
 

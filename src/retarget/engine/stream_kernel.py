@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import panels
+from retarget.arrays import panel_rows, panels
 from retarget.engine.cholesky import GrowingCholesky, factorize
 from retarget.engine.dual import DualLearner
 from retarget.engine.lesson import diagonal_blocks
@@ -31,6 +31,10 @@ from retarget.row_files import RowFiles, shuffled
 DENSE_LEAVE_ONE_OUT_ROWS = 2000
 FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
 MOST_ROWS_AT_ONCE = 100_000  # of a stream in files
+# Rows of a window with features. A learner computes the kernel within each window, so short windows
+# are less work, down to where calling the functions takes longer than what they compute.
+SHORT_WINDOW = 128
+
 
 Advance = Callable[[int], None]  # called with the number of rows done
 
@@ -106,19 +110,36 @@ class StreamKernel(ABC):
         squares = [(self.Y[rows] - mean).square().sum(0) for rows in self.ranges()]
         return mean, (torch.stack(squares).sum(0) / len(self)).sqrt()
 
-    def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Window]:
+    def windows(
+        self, block_size: int, order: Tensor | None = None, least: int | None = None
+    ) -> Iterator[Window]:
         """The stream in windows of whole blocks, perhaps in another order of (some of) its rows.
 
-        A last, shorter block is a window of its own.
+        A last, shorter block is a window of its own. The others have at least so many rows, by
+        default as many as suit online learners.
         """
-        for rows, size in self._ranges(block_size, len(self) if order is None else len(order)):
+        least = self.online_rows if least is None else least
+        stop = len(self) if order is None else len(order)
+        for rows, size in self._ranges(block_size, stop, least):
             samples = rows if order is None else order[rows]
             yield Window(rows, samples, size, self.panel(rows, order), self.Y[samples])
 
-    def _ranges(self, block_size: int, stop: int | None = None) -> Iterator[tuple[slice, int]]:
+    @property
+    def online_rows(self) -> int:
+        """How many rows of a window suit online learners."""
+        return panel_rows(self.X.device)
+
+    @property
+    def offline_rows(self) -> int:
+        """How many rows of a window suit `offline_learner`."""
+        return panel_rows(self.X.device)
+
+    def _ranges(
+        self, block_size: int, stop: int | None = None, least: int | None = None
+    ) -> Iterator[tuple[slice, int]]:
         device = self.X.device
         stop = len(self) if stop is None else stop
-        for rows, size in equal_blocks(0, stop, block_size, "corrected", device):
+        for rows, size in equal_blocks(0, stop, block_size, "corrected", device, least):
             yield rows, size
             if self._advance is not None:
                 self._advance(rows.stop - rows.start)
@@ -150,6 +171,10 @@ class StreamKernel(ABC):
     @abstractmethod
     def part(self, rows: slice | Tensor) -> Self:
         """The kernel of some rows of the stream, in its order."""
+
+    @abstractmethod
+    def shuffled(self, rng: np.random.Generator) -> Self:
+        """The same stream in a random order, of rows that are in files."""
 
     @abstractmethod
     def dense(self, rows: Tensor) -> "DenseKernel":
@@ -240,8 +265,19 @@ class DenseKernel(StreamKernel):
             return part
         part.K = self.K.new_empty(len(rows), len(rows))
         for some in panels(len(rows), 1, self.K.device):  # never a copy of whole rows of all
-            part.K[some] = self.K[rows[some]][:, rows]
+            part.K[some] = self._entries(rows[some], rows)
         return part
+
+    def _entries(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The kernel of some samples and others; NumPy gathers columns in a quarter of the time."""
+        of_rows = self.K[rows]
+        if of_rows.device.type != "cpu":
+            return of_rows[:, columns]
+        return torch.from_numpy(of_rows.numpy()[:, columns.numpy()])
+
+    def shuffled(self, rng: np.random.Generator) -> Self:
+        """Not for a matrix, which is too large for a stream in files."""
+        raise NotImplementedError("the kernel of a stream in files is computed by features")
 
     def dense(self, rows: Tensor) -> "DenseKernel":
         """The same as `part`."""
@@ -255,7 +291,7 @@ class DenseKernel(StreamKernel):
         """(m, stop) the kernel of these samples against all before and themselves."""
         if order is None:
             return self.K[rows, : rows.stop]
-        return self.K[order[rows]][:, order[: rows.stop]]
+        return self._entries(order[rows], order[: rows.stop])
 
     def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
         """Dual coefficients belong to rows: each returns to its row."""
@@ -387,6 +423,16 @@ class FeatureKernel(StreamKernel):
             return self._kept[samples].double()
         return self.query(self.X[samples])
 
+    @property
+    def online_rows(self) -> int:
+        """Few: the kernel of a window is computed from its features."""
+        return min(SHORT_WINDOW, panel_rows(self.X.device))
+
+    @property
+    def offline_rows(self) -> int:
+        """Half as many as features: a factorization for each window is little then."""
+        return max(panel_rows(self.X.device), len(self._sum) // 2)
+
     def of(self, X: Tensor, Y: Tensor) -> Self:
         """The same features of another stream."""
         return type(self)(self.map, X, Y)
@@ -447,8 +493,8 @@ class FeatureKernel(StreamKernel):
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
         values = self.row_values(coefficients.shape[1])
-        for window in self.windows(1):
-            torch.mm(window.panel.features, coefficients, out=values[window.rows])
+        for rows, _ in self._ranges(1):
+            torch.mm(self._features(rows), coefficients, out=values[rows])
         return values
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -498,9 +544,9 @@ class FeatureKernel(StreamKernel):
         sums = self._sums
         if weights is not None:
             sums = FeatureSums.nothing(len(self._sum), self.Y.shape[1], self.X)
-            for window in self.windows(1):
-                root = weights[window.rows, None].sqrt()
-                sums.add(root * window.panel.features, root * window.targets)
+            for rows, _ in self._ranges(1):
+                root = weights[rows, None].sqrt()
+                sums.add(root * self._features(rows), root * self.Y[rows])
         theta = sums.weights(gamma)
         values = self.values(theta)
 
@@ -515,7 +561,8 @@ class FeatureKernel(StreamKernel):
     ) -> Iterator[tuple[slice, Tensor]]:
         """From the last window to the first, with the sum over all later rows of each part."""
         later = C.new_zeros(len(self._sum), count * C.shape[1])
-        for rows in reversed(list(panels(len(self), batch, self.X.device))):
+        ranges = equal_blocks(0, len(self), batch, "corrected", self.X.device, self.online_rows)
+        for rows, _ in reversed(list(ranges)):
             seen = self.panel(rows)
             D = _by_part(C[rows], parts[rows], count)
             total = seen.features @ later

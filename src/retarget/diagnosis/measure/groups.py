@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.diagnosis.result import GroupShift
@@ -42,8 +41,8 @@ def partition(stream: Stream) -> Partition:
 
 
 def largest(
-    names: Sequence[str], counts: np.ndarray
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    names: Sequence[str] | np.ndarray, counts: np.ndarray
+) -> tuple[tuple[str, ...], np.ndarray]:
     """Returns the names of the largest groups, with one for all others, and each group's place.
 
     The groups are in order of appearance, and keep that order.

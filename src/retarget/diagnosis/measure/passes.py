@@ -5,6 +5,7 @@ Several learners share one pass, since computing the rows of the kernel is the e
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from retarget.arrays import panels
 from retarget.engine.condition import warn_if_meaningless
-from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
+from retarget.engine.followers import Exact, Iterative, Online, SideBySide, Steps, follow
 from retarget.engine.lesson import Lesson
 from retarget.engine.response import final_responses
 from retarget.engine.stream import Window
@@ -163,19 +164,21 @@ class Job(NamedTuple):
     learner: SGD
     targets: Tensor
     probe: Probe | None = None
+    keep_errors: bool = True
 
 
 def learn_online(
-    kernel: StreamKernel,
-    jobs: Sequence[Job],
-    *,
-    keep_errors: bool = True,
-    order: Tensor | None = None,
+    kernel: StreamKernel, jobs: Sequence[Job], order: Tensor | None = None
 ) -> list[OnlineRun]:
-    """Runs learners over the stream, in its order or another."""
+    """Runs learners over the stream, in its order or another, in one pass."""
     runs = [
         OnlineRun(
-            kernel, job.learner, job.targets, keep_errors=keep_errors, order=order, probe=job.probe
+            kernel,
+            job.learner,
+            job.targets,
+            keep_errors=job.keep_errors,
+            order=order,
+            probe=job.probe,
         )
         for job in jobs
     ]
@@ -183,6 +186,33 @@ def learn_online(
     together = math.lcm(*(job.learner.batch_size for job in jobs))
     follow(kernel.windows(together, order), runs)
     return runs
+
+
+def squared_errors_of_rates(
+    kernel: StreamKernel, learner: SGD, rates: NDArray[np.float64], first_half: bool = False
+) -> Tensor:
+    """Returns (rates, c) mean squared errors of a learner at each rate; NaN if it diverges.
+
+    They are those of all rows, each before it is learned, or of the first half of the stream.
+    """
+    if learner.has_memory:
+        learners = [replace(learner, lr=float(rate)) for rate in rates]
+        runs = learn_online(kernel, [Job(one, kernel.Y, keep_errors=False) for one in learners])
+        return torch.stack([run.first_half if first_half else run.squared_error for run in runs])
+    rows = max(1, len(kernel) // 2) if first_half else len(kernel)
+    total = kernel.Y.new_zeros(len(rates), kernel.Y.shape[1])
+    diverged = torch.zeros(len(rates), dtype=torch.bool)
+
+    def note(window: Window, errors: Tensor) -> None:
+        diverged.logical_or_((~(errors.abs() < OVERFLOW)).any(2).any(0))
+        total.add_(errors[: max(0, rows - window.rows.start)].square().sum(0))
+
+    together = SideBySide(
+        kernel.learner(replace(learner, lr=1.0)), torch.from_numpy(rates).to(kernel.Y), note
+    )
+    follow(kernel.windows(learner.batch_size), [together])
+    total[diverged] = math.nan
+    return total / rows
 
 
 def effective_targets(
@@ -210,9 +240,7 @@ def exact_correction(kernel: StreamKernel, learner: SGD, dual: Tensor) -> Exact:
     if kernel.files is None or learner.has_memory:
         errors = errors_reaching(dual, learner)
     else:
-        errors = kernel.of_rows(
-            outputs, lambda rows: dual[rows] / dual.new_tensor(weights(rows))
-        )
+        errors = kernel.of_rows(outputs, lambda rows: dual[rows] / dual.new_tensor(weights(rows)))
     return Exact(kernel.learner(learner), errors, targets=kernel.row_values(outputs))
 
 
@@ -307,7 +335,7 @@ def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
     """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
     aims = kernel.row_values(kernel.Y.shape[1])
     offline = kernel.offline_learner(gamma)
-    for window in kernel.windows(block_size):
+    for window in kernel.windows(block_size, least=kernel.offline_rows):
         aims[window.rows] = offline.learn(window)
     return aims
 
@@ -316,7 +344,7 @@ def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tenso
     """Returns (n, c) errors on each mini-batch of the offline learner of all rows before it."""
     errors = kernel.row_values(kernel.Y.shape[1])
     offline = kernel.offline_learner(gamma)
-    for window in kernel.windows(batch_size):
+    for window in kernel.windows(batch_size, least=kernel.offline_rows):
         new = offline.innovation(window.panel, window.targets)
         errors[window.rows] = new.errors(window.block_size)
     return errors

@@ -150,7 +150,7 @@ class Fold:
         """
         predictions: dict[int, list[NDArray[np.float64]]] = {}
         ends: list[OnlineRun] = []
-        long = len(self.kernel) > LONG_ROWS
+        long = len(self.kernel) > LONG_ROWS or self.kernel.files is not None
         moments = np.unique(self.late.moment)
         for moment in moments[-1:] if long else moments:
             asked = np.flatnonzero(self.late.moment == moment)
@@ -163,7 +163,6 @@ class Fold:
                 ends += [run] if whole else []
         return Orders(predictions, ends)
 
-
     def _in_random_order(
         self, learner: SGD, rng: np.random.Generator, stop: int, pairs: Pairs
     ) -> tuple[OnlineRun, Probe]:
@@ -171,13 +170,13 @@ class Fold:
         if self.kernel.files is None:
             order = torch.from_numpy(rng.permutation(stop))
             probe = self.probe(pairs, order)
-            job = Job(learner, self.kernel.Y, probe)
-            (run,) = learn_online(self.kernel, [job], keep_errors=False, order=order)
+            job = Job(learner, self.kernel.Y, probe, keep_errors=False)
+            (run,) = learn_online(self.kernel, [job], order)
             return run, probe
         shuffled = self.kernel.shuffled(rng)
         probe = Probe(shuffled, self._Q, *pairs)
-        job = Job(learner, shuffled.Y, probe)
-        (run,) = learn_online(shuffled, [job], keep_errors=False)
+        job = Job(learner, shuffled.Y, probe, keep_errors=False)
+        (run,) = learn_online(shuffled, [job])
         return run, probe
 
 
@@ -259,7 +258,11 @@ class AskedAgain:
     def everybody(self, fold: Fold, number: int, orders: bool) -> FoldAnswers:
         """Asks every learner about a fold of this number, perhaps in random orders as well."""
         probes = {change: fold.probe() for change in self.changes}
-        jobs = [Job(other, fold.kernel.Y, probes[change]) for change, other in self.changes.items()]
+        Y = fold.kernel.Y
+        jobs = [
+            Job(other, Y, probes[change], keep_errors=False)
+            for change, other in self.changes.items()
+        ]
         answers = self._learned(fold, jobs)
         answers.note_online()
         answers.said |= {change: one.predictions.numpy() for change, one in probes.items()}
@@ -273,8 +276,9 @@ class AskedAgain:
 
     def _learned(self, fold: Fold, others: list[Job]) -> FoldAnswers:
         probe, later = fold.whole_probe()
-        jobs = [Job(self.learner, fold.kernel.Y, probe), *others]
-        learn_online(fold.kernel, jobs, keep_errors=False)
+        learn_online(
+            fold.kernel, [Job(self.learner, fold.kernel.Y, probe, keep_errors=False), *others]
+        )
         return FoldAnswers(fold, probe, later)
 
 

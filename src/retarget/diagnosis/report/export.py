@@ -1,7 +1,8 @@
 """Exports a diagnosis as tables in the user's own units, as JSON, as numbers, as text."""
 
 import math
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -10,10 +11,12 @@ import polars as pl
 
 from retarget.diagnosis.answers import TOO_LARGE, Estimate, Forgetting
 from retarget.diagnosis.facts import compared as compared_with_batch
+from retarget.diagnosis.measuring import changed_rows
 from retarget.diagnosis.metrics import Metric
 from retarget.diagnosis.report.schema import PER_ROW, SCHEMA_VERSION
 from retarget.diagnosis.report.scores import written_scores
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.tables.portions import PORTION_ROWS
 from retarget.diagnosis.words.names import kernel_words, learner_words
 from retarget.diagnosis.words.numbers import typed
 
@@ -81,6 +84,29 @@ def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame |
     shown = {"true": stream.Y} | parts
     kept = {name: stream.in_units(targets) for name, targets in shown.items()}
     return pl.DataFrame(_row_columns(diagnosis) | _target_columns(diagnosis, kept))
+
+
+def portions(diagnosis: Diagnosis) -> Iterator[Diagnosis]:
+    """Yields the diagnosis of all rows, of a long stream in portions: the tables of each follow."""
+    everything = diagnosis.all_rows
+    if everything is None:
+        yield diagnosis
+        return
+    rows = len(everything.effective)
+    for start in range(0, rows, PORTION_ROWS):
+        some = slice(start, min(start + PORTION_ROWS, rows))
+        stream = everything.described(some)
+        effective = np.array(everything.effective[some])
+        yield replace(
+            diagnosis,
+            stream=stream,
+            effective=effective,
+            corrected=np.array(everything.corrected[some]),
+            iterative=np.array(everything.iterative[some]),
+            prequential=np.array(everything.prequential[some]),
+            density=np.array(everything.density[some]),
+            changed=changed_rows(stream, effective),
+        )
 
 
 def too_large(diagnosis: Diagnosis) -> dict[str, float]:

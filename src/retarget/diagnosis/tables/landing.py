@@ -7,7 +7,7 @@ once, as numbers, whose means and spreads are those of all rows that are learned
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,8 +26,9 @@ from retarget.diagnosis.tables.prepare import (
     prepare,
 )
 from retarget.diagnosis.tables.read import numbers_recognized
-from retarget.diagnosis.tables.roles import Roles, Rows, missing_in, order_rows, sortable
+from retarget.diagnosis.tables.roles import Roles, Rows, missing_in, sortable
 from retarget.errors import InvalidInputError
+from retarget.progress import PatientBar
 from retarget.row_files import RowFiles
 from retarget.text import MOST_SHOWN, listed, shown
 
@@ -42,36 +43,43 @@ class Survey(NamedTuple):
         left_out: How many have none.
         sample: Evenly spaced rows, and one of each value of a target that may be classes.
         sorted: Whether the rows are in the order of their times; True without times.
+        stamp: What tells whether the table has changed since.
     """
 
     rows: int
     left_out: int
     sample: pl.DataFrame
     sorted: bool
+    stamp: Any
 
 
 def survey(source: Source, names: list[str], roles: Roles) -> Survey:
     """Scans all rows: counts and checks them, and takes a sample."""
+    stamp = source.stamp()
     rows = 0
     left_out = 0
     is_sorted = True
     latest: object = None
     sample = _Sample(roles.target[0] if len(roles.target) == 1 else None)
-    for portion in source.portions(names):
-        with told(portion):
-            complete = _with_targets(portion, roles)
-            if roles.time is not None and is_sorted:
-                times = sortable(portion.table[roles.time])
-                earlier = latest is not None and bool(times[0] < latest)
-                is_sorted = times.is_sorted() and not earlier
-                latest = times[-1]
-        left_out += len(portion) - len(complete)
-        sample.add(complete.table, rows)
-        rows += len(complete)
+    with PatientBar("rows checked", None, unit="rows") as bar:
+        for portion in source.portions(names):
+            with told(portion):
+                complete = _with_targets(portion, roles)
+                if roles.time is not None and is_sorted:
+                    times = sortable(portion.table[roles.time])
+                    earlier = latest is not None and bool(times[0] < latest)
+                    is_sorted = times.is_sorted() and not earlier
+                    latest = times[-1]
+            left_out += len(portion) - len(complete)
+            sample.add(complete.table, rows)
+            rows += len(complete)
+            bar.advance(len(portion))
     if not rows:
         raise InvalidInputError("the table has no rows with a target; expected rows to learn from")
     taken = sample.table()
-    return Survey(rows, left_out, numbers_recognized(taken) if source.text else taken, is_sorted)
+    if source.text:
+        taken = numbers_recognized(taken)
+    return Survey(rows, left_out, taken, is_sorted, stamp)
 
 
 class _Sample:
@@ -159,7 +167,7 @@ class HeldRows:
         self._values = values
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __getitem__(self, rows: NDArray[np.int64]) -> np.ndarray:
         """Returns kept rows, by their positions in the whole array."""
@@ -206,9 +214,10 @@ class TimeTexts:
     """The times of the learned rows as text, in a file."""
 
     def __init__(self, files: RowFiles, rows: int) -> None:
+        self._files = files  # keeps the folder
         self._path = files.folder / "times.text"
+        self._path.touch()
         self._ends = files.array((rows + 1,), np.int64)
-        self._file = self._path.open("w+b")
         self._rows = 0
 
     def add(self, texts: np.ndarray) -> None:
@@ -217,17 +226,18 @@ class TimeTexts:
         start = self._ends[self._rows]
         stop = self._rows + 1 + len(written)
         self._ends[self._rows + 1 : stop] = start + np.cumsum([len(text) for text in written])
-        self._file.write(b"".join(written))
+        with self._path.open("ab") as file:
+            file.write(b"".join(written))
         self._rows += len(written)
 
     def of(self, rows: NDArray[np.int64]) -> np.ndarray:
         """Returns the times of some rows."""
-        self._file.flush()
         texts = []
-        for row in rows:
-            start = int(self._ends[row])
-            self._file.seek(start)
-            texts.append(self._file.read(int(self._ends[row + 1]) - start).decode())
+        with self._path.open("rb") as file:
+            for row in rows:
+                start = int(self._ends[row])
+                file.seek(start)
+                texts.append(file.read(int(self._ends[row + 1]) - start).decode())
         return np.array(texts, dtype=object)
 
 
@@ -253,15 +263,22 @@ def land(
             f"a log of predictions is given for {found.rows:,} rows, too many to be held in "
             "memory; give the rows of a shorter period"
         )
-    sample, preparation = prepare(order_rows(found.sample, replace(roles, time=None)))
+    numbers = np.arange(1, len(found.sample) + 1)
+    # a missing value is not an error yet: the writer knows in which row it is
+    lenient = replace(roles, impute="mean") if roles.impute == "error" else roles
+    sample, preparation = prepare(Rows(found.sample, lenient, numbers))
     writer = _Writer(replace(preparation, roles=roles), found, not_learned, files)
+    if source.stamp() != found.stamp:
+        raise InvalidInputError("the table has changed while it was read; diagnose it again")
     portions = source.portions(names)
     if not found.sorted:
         folder = files.folder / "by time"
         portions = in_order(source, names, roles, found.sample, found.rows, folder)
-    for portion in portions:
-        with told(portion):
-            writer.add(_as_in_sample(_with_targets(portion, roles), found.sample))
+    with PatientBar("rows prepared", found.rows, unit="rows") as bar:
+        for portion in portions:
+            with told(portion):
+                writer.add(_as_in_sample(_with_targets(portion, roles), found.sample))
+            bar.advance(len(portion))
     return writer.landed(source, found, sample.adding_up)
 
 
@@ -535,6 +552,6 @@ def _joined(parts: list[Stream], like: Stream) -> Stream:
         X=np.concatenate([part.X for part in parts]),
         Y=np.concatenate([part.Y for part in parts]),
         rows=np.concatenate([part.rows for part in parts]),
-        groups=None if first.groups is None else np.concatenate([part.groups for part in parts]),  # type: ignore[misc]
-        times=None if first.times is None else np.concatenate([part.times for part in parts]),  # type: ignore[misc]
+        groups=None if first.groups is None else np.concatenate([part.groups for part in parts]),
+        times=None if first.times is None else np.concatenate([part.times for part in parts]),
     )

@@ -328,7 +328,9 @@ def files_named(written: Path) -> list[Path] | None:
         raise InvalidInputError(f"{where} names no file of a table; {expected}")
     suffixes = sorted({path.suffix.lower() for path in inside})
     if len(suffixes) > 1 or suffixes[0] not in FORMATS:
-        raise InvalidInputError(f"{where} holds files of {listed(suffixes)}; {expected}, of one kind")
+        raise InvalidInputError(
+            f"{where} holds files of {listed(suffixes)}; {expected}, all of one kind"
+        )
     return inside
 
 
