@@ -106,7 +106,7 @@ def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
     """Diagnoses a stream from which the rows to compare the learners on are already held out."""
     kernel, used = choose_kernel(options, as_tensors(parted.stream)[0])
     with (
-        PatientBar("diagnosing", PASSES * len(parted.stream)) as bar,
+        _bar(parted) as bar,
         _noting_precision() as doubts,
     ):
         model = None
@@ -115,6 +115,14 @@ def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
         opened = open_kernel(kernel, parted, options, bar.advance)
         diagnosis = run_learners(opened, parted, options, used)
     return replace(diagnosis, model=model, failures=(*diagnosis.failures, *doubts))
+
+
+def _bar(parted: Split) -> PatientBar:
+    """Returns what shows how far the passes over the rows are."""
+    rows = len(parted.stream)
+    if parted.on_disk is None:
+        return PatientBar("diagnosing", PASSES * rows)
+    return PatientBar(f"diagnosing {rows:,} rows", PASSES * rows, unit="rows of a pass")
 
 
 @in_plain_torch
