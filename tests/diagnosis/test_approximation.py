@@ -51,7 +51,7 @@ def test_memory_and_features_by_default(monkeypatch):
         assert approximation.memory_limit("auto") == limit
     assert approximation.memory_limit(1e6) == 1_000_000
     counts = [approximation.feature_count("auto", n) for n in (10**4, 10**5, 10**6, 10**9)]
-    assert counts == [2048, 1024, 256, 128]
+    assert counts == [1536, 1024, 256, 128]
     expected = 12 * 10**8 + 8 * 10_000 * (20 + 48 + 1024) + 32 * 2000**2
     assert approximation.exact_memory(10_000, 20, 1) == expected
 
@@ -87,6 +87,13 @@ def test_features_in_single_precision():
     assert (anew.panel(some).features == chosen(X[some])).all()
     assert (kept.panel(some).features == rounded[some]).all()
     assert (kept.panel(some, order).features == rounded[order[some]]).all()
+    for rows in (order[:7], some):  # a part has the features that are kept
+        part = kept.part(rows)
+        assert (part.panel(slice(2, 5)).features == rounded[rows][2:5]).all()
+        assert_same(
+            part.values(part.offline(0.3).coefficients),
+            kept.dense(rows).values(kept.dense(rows).offline(0.3).dual),
+        )
     # the kernel is that of the rounded features, consistently
     exact = DenseKernel(lambda _: rounded @ rounded.mT, X, Y)
     assert_same(kept.density(), exact.density())

@@ -283,6 +283,11 @@ class DenseKernel(StreamKernel):
         """The same as `part`."""
         return self.part(rows)
 
+    @property
+    def offline_rows(self) -> int:
+        """Many: products of larger panels of the Cholesky factor are quicker."""
+        return 2 * panel_rows(self.X.device)
+
     def learner(self, learner: SGD) -> DualLearner:
         """A learner in dual form."""
         return DualLearner(learner, capacity=len(self))
@@ -399,19 +404,25 @@ class FeatureKernel(StreamKernel):
         advance: Advance | None = None,
         room: int = 0,
         files: RowFiles | None = None,
+        known: Tensor | None = None,
     ) -> None:
         super().__init__(X, Y, advance, files)
         self.map = features
+        self._room = room
         size = features(X[:1]).shape[1]
-        rows_kept = len(X) if 4 * len(X) * size <= room else 0
-        kept = X.new_empty((rows_kept, size), dtype=torch.float32)
+        fits = files is None and 4 * len(X) * size <= room
+        rows_kept = len(X) if fits else 0
+        kept = X.new_empty((rows_kept, size), dtype=torch.float32) if known is None else known
+        self._kept = X.new_empty(0)  # until all of them are
         self._sums = FeatureSums.nothing(size, Y.shape[1], X)
         self._sum = X.new_zeros(size)
         self._diagonal = self.row_values(1)[:, 0]
         for rows, _ in self._ranges(1):
-            Phi = self.query(X[rows])
+            if known is None:
+                Phi = self.query(X[rows])
+                if len(kept):
+                    kept[rows] = Phi
             if len(kept):
-                kept[rows] = Phi
                 Phi = kept[rows].double()
             self._sums.add(Phi, Y[rows])
             self._sum += Phi.sum(0)
@@ -424,6 +435,11 @@ class FeatureKernel(StreamKernel):
         return self.query(self.X[samples])
 
     @property
+    def feature_count(self) -> int:
+        """How many features there are."""
+        return len(self._sum)
+
+    @property
     def online_rows(self) -> int:
         """Few: the kernel of a window is computed from its features."""
         return min(SHORT_WINDOW, panel_rows(self.X.device))
@@ -431,11 +447,11 @@ class FeatureKernel(StreamKernel):
     @property
     def offline_rows(self) -> int:
         """Half as many as features: a factorization for each window is little then."""
-        return max(panel_rows(self.X.device), len(self._sum) // 2)
+        return max(panel_rows(self.X.device), self.feature_count // 2)
 
     def of(self, X: Tensor, Y: Tensor) -> Self:
         """The same features of another stream."""
-        return type(self)(self.map, X, Y)
+        return type(self)(self.map, X, Y, room=self._room)
 
     def shuffled(self, rng: np.random.Generator) -> Self:
         """The same features, and the same sums of them."""
@@ -448,8 +464,9 @@ class FeatureKernel(StreamKernel):
         return same
 
     def part(self, rows: slice | Tensor) -> Self:
-        """The same features of some rows, computed again."""
-        return self.of(self.X[rows], self.Y[rows])
+        """The same features of some rows, computed again unless they are kept."""
+        known = self._kept[rows] if len(self._kept) else None
+        return type(self)(self.map, self.X[rows], self.Y[rows], room=self._room, known=known)
 
     def dense(self, rows: Tensor) -> DenseKernel:
         """Inner products of the features."""
@@ -543,7 +560,7 @@ class FeatureKernel(StreamKernel):
         """
         sums = self._sums
         if weights is not None:
-            sums = FeatureSums.nothing(len(self._sum), self.Y.shape[1], self.X)
+            sums = FeatureSums.nothing(self.feature_count, self.Y.shape[1], self.X)
             for rows, _ in self._ranges(1):
                 root = weights[rows, None].sqrt()
                 sums.add(root * self._features(rows), root * self.Y[rows])
@@ -560,7 +577,7 @@ class FeatureKernel(StreamKernel):
         self, C: Tensor, parts: Tensor, count: int, batch: int
     ) -> Iterator[tuple[slice, Tensor]]:
         """From the last window to the first, with the sum over all later rows of each part."""
-        later = C.new_zeros(len(self._sum), count * C.shape[1])
+        later = C.new_zeros(self.feature_count, count * C.shape[1])
         ranges = equal_blocks(0, len(self), batch, "corrected", self.X.device, self.online_rows)
         for rows, _ in reversed(list(ranges)):
             seen = self.panel(rows)

@@ -15,17 +15,19 @@ from retarget.diagnosis.measure.passes import TriedCorrection, offline_aims
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
 from retarget.engine.followers import follow
-from retarget.engine.stream_kernel import DenseKernel, Offline, StreamKernel
+from retarget.engine.stream_kernel import FeatureKernel, Offline, StreamKernel
 from retarget.learners import SGD
 
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
 AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, while that gets nearer
 AS_NEAR = 0.05  # within this, distances count as equal and the smallest change wins
 # The correction of a longer stream is chosen on so many evenly spaced rows. With the whole kernel
-# each trial needs a factorization; with features it is cheap, and more rows close more of the gap.
-# (On 200,000 rows, 60,000 and 160,000 of them choose the same.)
+# each trial needs a factorization; with few features it is cheap, and more rows close more of the
+# gap: as many rows, times the square of the features, as take some seconds. (On 200,000 rows,
+# 60,000 and 160,000 of them choose the same.)
 CHOOSING_ROWS = 4000
 CHOOSING_FEATURE_ROWS = 60_000
+CHOOSING_WORK = 2.5e10
 NEAREST = "closest to the batch model with targets of usable size, among"
 
 
@@ -54,15 +56,14 @@ def choose_correction(
     large targets are chosen only if all alternatives have them too. For a long stream, the choice
     is made on evenly spaced rows, with a ridge in proportion to their number.
     """
-    most = CHOOSING_ROWS if isinstance(kernel, DenseKernel) else CHOOSING_FEATURE_ROWS
+    most = choosing_rows(kernel)
     if len(kernel) <= most:
-        search = _Search(kernel, learner, block_size, gamma, kernel.offline(gamma.value))
+        search = _Search.around(kernel, learner, block_size, gamma)
         return search.best(ridge), search.offline
     few = kernel.part(kernel.spread_rows(most))
     times = len(kernel) / len(few)
     gamma_of_few = replace(gamma, value=gamma.value / times)
-    search = _Search(few, learner, block_size, gamma_of_few, few.offline(gamma_of_few.value))
-    choice = search.best(ridge)
+    choice = _Search.around(few, learner, block_size, gamma_of_few).best(ridge)
     followed = replace(
         choice.gamma,
         value=times * choice.gamma.value,
@@ -71,6 +72,14 @@ def choose_correction(
     # the recursion that computes the aims ends as the offline learner of that ridge
     aims = offline_aims(kernel, followed.value, block_size)
     return choice._replace(aims=aims, gamma=followed), kernel.offline(gamma.value)
+
+
+def choosing_rows(kernel: StreamKernel) -> int:
+    """Returns how many rows of a longer stream the correction is chosen on."""
+    if not isinstance(kernel, FeatureKernel):
+        return CHOOSING_ROWS
+    affordable = int(CHOOSING_WORK / kernel.feature_count**2)
+    return min(max(CHOOSING_ROWS, affordable), CHOOSING_FEATURE_ROWS)
 
 
 @dataclass(frozen=True)
@@ -82,14 +91,25 @@ class _Search:
         learner: The online learner.
         block_size: Rows that are corrected together.
         gamma: The ridge of the offline learner.
-        offline: That learner, which the corrected one should end near to.
+        aims: (n, c) what it predicts for each block once it has seen it.
+        offline: That learner at the end, which the corrected one should end near to.
     """
 
     kernel: StreamKernel
     learner: SGD
     block_size: int
     gamma: ChosenValue
+    aims: Tensor
     offline: Offline
+
+    @classmethod
+    def around(
+        cls, kernel: StreamKernel, learner: SGD, block_size: int, gamma: ChosenValue
+    ) -> "_Search":
+        """Returns the search for what ends near to the offline learner with this ridge."""
+        # in this order one factorization serves both
+        aims = offline_aims(kernel, gamma.value, block_size)
+        return cls(kernel, learner, block_size, gamma, aims, kernel.offline(gamma.value))
 
     def best(self, ridge: float | Auto) -> CorrectionChoice:
         """Returns the correction that ends nearest; of about equally near ones, the roughest."""
@@ -125,7 +145,9 @@ class _Search:
 
     def _followed(self, gamma: float, ridges: list[float], automatic: bool) -> CorrectionChoice:
         """Returns the best of these ridges, for following the offline learner with this gamma."""
-        aims = offline_aims(self.kernel, gamma, self.block_size)
+        aims = self.aims
+        if gamma != self.gamma.value:
+            aims = offline_aims(self.kernel, gamma, self.block_size)
         corrections = [TriedCorrection(self.kernel, self.learner, aims, ridge) for ridge in ridges]
         follow(self.kernel.windows(self.block_size), corrections)
         ends = [one.coefficients for one in corrections]
