@@ -141,10 +141,14 @@ class StreamKernel(ABC):
         stop = len(self) if stop is None else stop
         for rows, size in equal_blocks(0, stop, block_size, "corrected", device, least):
             yield rows, size
-            if self._advance is not None:
-                self._advance(rows.stop - rows.start)
-            if self.files is not None:
-                self.files.advance(rows.stop - rows.start)
+            self._done(rows.stop - rows.start)
+
+    def _done(self, rows: int) -> None:
+        """Notes that work on so many rows is done."""
+        if self._advance is not None:
+            self._advance(rows)
+        if self.files is not None:
+            self.files.advance(rows)
 
     def spread_rows(self, most: int) -> Tensor:
         """Positions of at most this many rows, evenly spaced over the stream."""
@@ -586,6 +590,7 @@ class FeatureKernel(StreamKernel):
             total += _in_later_steps(seen.gram, batch) @ D
             later.addmm_(seen.features.mT, D)
             yield rows, total.reshape(len(total), count, -1)
+            self._done(rows.stop - rows.start)
 
 
 def _by_part(C: Tensor, parts: Tensor, count: int) -> Tensor:

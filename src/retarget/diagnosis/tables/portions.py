@@ -117,8 +117,14 @@ class Source(ABC):
     def stamp(self) -> Any:
         """Returns what is different if the rows have changed; None where nobody can tell."""
 
+    def count(self) -> int | None:
+        """Returns how many rows there are, if that is known without reading them."""
+        return None
+
     def held(self, names: Sequence[str]) -> pl.DataFrame | None:
         """Returns the whole table, or None if it is too long to be held in memory."""
+        if (self.count() or 0) > MOST_ROWS_HELD:
+            return None
         tables: list[pl.DataFrame] = []
         rows = 0
         size = 0.0
@@ -156,6 +162,11 @@ class Files(Source):
                 last = int(portion.numbers[-1])
             before = last
 
+    def count(self) -> int | None:
+        """Returns how many rows the files have, if they say so."""
+        counts = [file.count() for file in self._files]
+        return None if None in counts else sum(count or 0 for count in counts)
+
     def stamp(self) -> list[tuple[str, int, int]]:
         """Returns each file's name, size and time of change."""
         about = ((file.path, file.path.stat()) for file in self._files)
@@ -172,6 +183,10 @@ class _File(ABC):
     def tables(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yields its rows in pieces, with these columns."""
 
+    def count(self) -> int | None:
+        """Returns how many rows it has, if it says so."""
+        return None
+
 
 class _ParquetFile(_File):
     def __init__(self, path: Path) -> None:
@@ -181,6 +196,10 @@ class _ParquetFile(_File):
             self._rows = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
             self._schema = self._rows.collect_schema()
         self.columns = list(self._schema)
+
+    def count(self) -> int:
+        with damage_explained(self.path):
+            return int(self._rows.select(pl.len()).collect().item())
 
     def tables(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         cells = sum(bytes_a_cell(self._schema[name]) for name in names)
@@ -341,6 +360,4 @@ def may_be_long(path: Path) -> bool:
         return False
     if suffix != ".parquet":
         return path.stat().st_size > MOST_BYTES_HELD
-    with damage_explained(path):
-        rows = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
-        return bool(rows.select(pl.len()).collect().item() > MOST_ROWS_HELD)
+    return _ParquetFile(path).count() > MOST_ROWS_HELD
