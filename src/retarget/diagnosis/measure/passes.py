@@ -17,7 +17,7 @@ from retarget.arrays import panels
 from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.followers import Exact, Iterative, Online, SideBySide, Steps, follow
 from retarget.engine.lesson import Lesson
-from retarget.engine.response import final_responses
+from retarget.engine.response import final_responses, has_memory
 from retarget.engine.stream import Window
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
@@ -195,7 +195,7 @@ def squared_errors_of_rates(
 
     They are those of all rows, each before it is learned, or of the first half of the stream.
     """
-    if learner.has_memory:
+    if has_memory(learner):
         learners = [replace(learner, lr=float(rate)) for rate in rates]
         runs = learn_online(kernel, [Job(one, kernel.Y, keep_errors=False) for one in learners])
         return torch.stack([run.first_half if first_half else run.squared_error for run in runs])
@@ -237,7 +237,7 @@ def exact_correction(kernel: StreamKernel, learner: SGD, dual: Tensor) -> Exact:
     """
     outputs = dual.shape[1]
     weights = final_responses(learner, len(kernel))
-    if kernel.files is None or learner.has_memory:
+    if kernel.files is None or has_memory(learner):
         errors = errors_reaching(dual, learner)
     else:
         errors = kernel.of_rows(outputs, lambda rows: dual[rows] / dual.new_tensor(weights(rows)))
