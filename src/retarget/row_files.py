@@ -22,6 +22,7 @@ from retarget.errors import InvalidInputError
 RELEASED_ROWS = 200_000  # so many rows of all arrays may be in the process' memory
 BUCKET_ROWS = 200_000  # that are shuffled in memory
 PIECE_ROWS = 50_000
+TAKEN_ROWS = 1000
 
 
 class RowFiles:
@@ -69,6 +70,19 @@ class RowFiles:
         self._done += rows
         if self._done >= RELEASED_ROWS:
             self.release()
+
+    def taken(self, values: Any, rows: Any) -> Any:
+        """Returns some rows of an array or a tensor, given by their numbers, as a copy.
+
+        Where a row is read, the system also maps what lies around it; so a few are read at a time.
+        """
+        if len(rows) <= TAKEN_ROWS:
+            copy = values[rows]
+            self.release()
+            return copy
+        pieces = (rows[start : start + TAKEN_ROWS] for start in range(0, len(rows), TAKEN_ROWS))
+        parts = [self.taken(values, piece) for piece in pieces]
+        return torch.cat(parts) if isinstance(values, Tensor) else np.concatenate(parts)
 
     def release(self) -> None:
         """Takes the arrays out of the process' memory; their values stay in the files."""

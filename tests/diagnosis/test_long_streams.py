@@ -9,7 +9,10 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.diagnosis.measure import holdout, recall
+from retarget.diagnosis import measuring
+from retarget.diagnosis.measure import along, holdout, recall
+from retarget.diagnosis.report import export
+from retarget.diagnosis.report.export import as_json, shift_table
 from retarget.diagnosis.tables import in_order, landing, portions
 from retarget.errors import InvalidInputError, RetargetError
 from retarget.row_files import RowFiles, shuffled
@@ -160,6 +163,35 @@ def test_missing_cells_are_filled_in():
     long = in_portions(table, impute="mean")
     assert_alike(long, in_memory(table, impute="mean"))
     assert any("Left out rows without a target: 18" in note for note in long.stream.notes)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_diagnosis_holds_some_rows(monkeypatch, tmp_path, mixed):
+    monkeypatch.setattr(measuring, "MOST_ROWS_SHOWN", 120)
+    monkeypatch.setattr(measuring, "THINNED_ROWS", 90)
+    monkeypatch.setattr(along, "THINNED_ROWS", 90)
+    table = table_of()
+    if mixed:
+        table = table.sample(fraction=1.0, shuffle=True, seed=3)
+    long = in_portions(table, evaluation="both")
+    short = in_memory(table, evaluation="both")
+    held = long.stream
+    assert 120 <= len(held) <= 210
+    assert held.length == len(short.stream) == 720
+    for place, position in enumerate(held.positions):
+        assert held.rows[place] == short.stream.rows[position]
+        assert held.times[place] == short.stream.times[position]
+        assert long.effective[place] == pytest.approx(np.array(long.all_rows.effective[position]))
+    assert [held.nearest(int(position)) for position in held.positions] == list(range(len(held)))
+    assert abs(held.positions[held.nearest(700)] - 700) <= 5
+    long.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "of 720 rows are drawn" in page
+    described = json.loads(json.dumps(as_json(long)))
+    assert described["rows"] == 720
+    assert long.along["last"][-1] == 720
+    tables = pl.concat([shift_table(some) for some in export.portions(long)])
+    assert tables["row"].to_list() == short.stream.rows.tolist()
 
 
 class TestErrorsNameTheRow:

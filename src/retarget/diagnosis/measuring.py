@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.diagnosis.answers import AlternativeModel, Estimate
-from retarget.diagnosis.measure.along import errors_along
+from retarget.diagnosis.measure.along import THINNED_ROWS, errors_along
 from retarget.diagnosis.measure.alternatives import tried_alternatives
 from retarget.diagnosis.measure.approximation import (
     Opened,
@@ -48,7 +48,7 @@ from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import AllRows, Diagnosis, KernelUsed, Stability
-from retarget.diagnosis.stream import Stream
+from retarget.diagnosis.stream import HeldOf, Stream
 from retarget.diagnosis.words.numbers import sentence
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import (
@@ -259,14 +259,18 @@ def _held_rows(
         target_size=sizes,
         prequential_error=_mean_square(kernel, stream, errors),
     )
-    rows = kernel.spread_rows(MOST_ROWS_SHOWN).numpy()
+    # evenly spaced ones, and those that drift is measured on
+    spread = [kernel.spread_rows(most).numpy() for most in (MOST_ROWS_SHOWN, THINNED_ROWS)]
+    rows = np.union1d(*spread)
+    shown = replace(parted.on_disk.described(rows), held=HeldOf(rows, len(stream)))
+    taken = parted.on_disk.files.taken
     return _HeldRows(
-        stream=replace(parted.on_disk.described(rows), rows_in_all=len(stream)),
-        effective=effective[rows],
-        corrected=corrected[rows],
-        iterative=iterative[rows],
-        prequential=errors.numpy()[rows],
-        density=density.numpy()[rows],
+        stream=shown,
+        effective=taken(effective, rows),
+        corrected=taken(corrected, rows),
+        iterative=taken(iterative, rows),
+        prequential=taken(errors.numpy(), rows),
+        density=taken(density.numpy(), rows),
         all_rows=all_rows,
     )
 

@@ -1,11 +1,25 @@
 """A user's stream as numbers, with rows in the order in which they were learned."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
+from retarget.row_files import RowFiles
+
 TargetKind = Literal["regression", "classification"]
+
+
+class HeldOf(NamedTuple):
+    """Which rows of a longer stream are held.
+
+    Attributes:
+        positions: Their positions, in order.
+        length: How many rows the stream has.
+    """
+
+    positions: np.ndarray
+    length: int
 
 
 @dataclass(frozen=True)
@@ -29,8 +43,8 @@ class Stream:
         adding_up: Columns of which a target is an exact linear function, such as the parts of a
             sum; empty if there are none.
         moments: (2, c) the targets' means and variances, if these are known without reading Y.
-        rows_in_all: How many rows the stream has of which these are evenly spaced ones; None if
-            these are all.
+        files: The files that X, Y and rows are in; None if they are in memory.
+        held: Which rows of a longer stream these are; None if they are all.
     """
 
     X: np.ndarray
@@ -47,7 +61,8 @@ class Stream:
     notes: tuple[str, ...] = ()
     adding_up: tuple[str, ...] = ()
     moments: np.ndarray | None = None
-    rows_in_all: int | None = None
+    files: RowFiles | None = None
+    held: "HeldOf | None" = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -55,15 +70,38 @@ class Stream:
     @property
     def length(self) -> int:
         """How many rows the whole stream has."""
-        return len(self) if self.rows_in_all is None else self.rows_in_all
+        return len(self) if self.held is None else self.held.length
+
+    @property
+    def positions(self) -> np.ndarray:
+        """(n,) where these rows are in the whole stream, from 0."""
+        return np.arange(len(self)) if self.held is None else self.held.positions
+
+    def nearest(self, position: int) -> int:
+        """Returns which of these rows is at a position of the whole stream, or nearest to it."""
+        if self.held is None:
+            return position
+        places = self.held.positions
+        after = min(int(np.searchsorted(places, position)), len(places) - 1)
+        before = max(0, after - 1)
+        return before if position - places[before] < places[after] - position else after
 
     def part(self, rows: slice | np.ndarray) -> Self:
         """Returns the stream of some rows."""
+        X: np.ndarray
+        if self.files is None or isinstance(rows, slice) or rows.dtype == bool:
+            X, Y, numbers = self.X[rows], self.Y[rows], self.rows[rows]
+            files = self.files
+        else:
+            taken = self.files.taken
+            X, Y, numbers = (taken(values, rows) for values in (self.X, self.Y, self.rows))
+            files = None
         return replace(
             self,
-            X=self.X[rows],
-            Y=self.Y[rows],
-            rows=self.rows[rows],
+            X=X,
+            Y=Y,
+            rows=numbers,
+            files=files,
             groups=None if self.groups is None else self.groups[rows],
             times=None if self.times is None else self.times[rows],
             moments=None,

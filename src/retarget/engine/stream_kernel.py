@@ -92,6 +92,13 @@ class StreamKernel(ABC):
             written[rows] = values(rows)
         return written
 
+    def taken(self, values: Tensor, rows: slice | Tensor) -> Tensor:
+        """Some rows of what has a value for each row."""
+        if self.files is None or isinstance(rows, slice):
+            return values[rows]
+        some: Tensor = self.files.taken(values, rows)
+        return some
+
     def ranges(self) -> Iterator[slice]:
         """All rows at once, or in ranges if they are in files."""
         step = max(1, len(self)) if self.files is None else MOST_ROWS_AT_ONCE
@@ -436,7 +443,7 @@ class FeatureKernel(StreamKernel):
     def _features(self, samples: slice | Tensor) -> Tensor:
         if len(self._kept):
             return self._kept[samples].double()
-        return self.query(self.X[samples])
+        return self.query(self.taken(self.X, samples))
 
     @property
     def feature_count(self) -> int:
@@ -470,12 +477,14 @@ class FeatureKernel(StreamKernel):
     def part(self, rows: slice | Tensor) -> Self:
         """The same features of some rows, computed again unless they are kept."""
         known = self._kept[rows] if len(self._kept) else None
-        return type(self)(self.map, self.X[rows], self.Y[rows], room=self._room, known=known)
+        X = self.taken(self.X, rows)
+        return type(self)(self.map, X, self.taken(self.Y, rows), room=self._room, known=known)
 
     def dense(self, rows: Tensor) -> DenseKernel:
         """Inner products of the features."""
         Phi = self._features(rows)
-        return DenseKernel(lambda *_: Phi @ Phi.mT, self.X[rows], self.Y[rows])
+        X = self.taken(self.X, rows)
+        return DenseKernel(lambda *_: Phi @ Phi.mT, X, self.taken(self.Y, rows))
 
     def learner(self, learner: SGD) -> PrimalLearner:
         """A learner in feature space."""
@@ -548,7 +557,8 @@ class FeatureKernel(StreamKernel):
         total = self.Y.new_zeros(len(gammas), self.Y.shape[1])
         for some in panels(len(chosen), 1, self.X.device):
             Z = self._features(chosen[some]) @ U
-            residual = self.Y[chosen[some], None] - torch.tensordot(Z, weights, dims=1)
+            Y = self.taken(self.Y, chosen[some])
+            residual = Y[:, None] - torch.tensordot(Z, weights, dims=1)
             kept = 1 - Z.square() @ shrink
             total += (residual / kept[:, :, None]).square().sum(0)
         return total / len(chosen), len(chosen)

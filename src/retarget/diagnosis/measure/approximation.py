@@ -106,7 +106,7 @@ def open_kernel(
     files = None if parted.on_disk is None else parted.on_disk.files
     opened = FeatureKernel(features, X, Y, advance, room, files)
     spread = opened.spread_rows(SAMPLE_ROWS)
-    sample = DenseKernel(kernel, X[spread], Y[spread])
+    sample = DenseKernel(kernel, opened.taken(X, spread), opened.taken(Y, spread))
     whole = None
     if parted.past is not None and len(parted.folds) > 1:
         whole = opened.of(*as_tensors(parted.past))

@@ -316,7 +316,7 @@ def shifted_table(diagnosis: Diagnosis) -> ReportTable | None:
     (names, groups) = partition(stream)
     columns = {"Row": [f"{stream.rows[i]:,}" for i in rows]}
     if axis_of(stream)[1] != "row":
-        columns["Position"] = [f"{i + 1:,}" for i in rows]
+        columns["Position"] = [f"{position + 1:,}" for position in stream.positions[rows]]
     if stream.times is not None:
         columns["Time"] = [moment(stream.times[i]) for i in rows]
     if stream.groups is not None:

@@ -205,9 +205,13 @@ class Landed:
         names = np.array(self.group_names, dtype=object)
         return replace(
             self.stream.part(rows),
-            groups=None if self.groups is None else names[self.groups[rows]],
+            groups=None if self.groups is None else names[self._taken(self.groups, rows)],
             times=None if self.times is None else self.times.of(numbers),
         )
+
+    def _taken(self, values: np.ndarray, rows: slice | NDArray[np.int64]) -> np.ndarray:
+        some = values[rows] if isinstance(rows, slice) else self.files.taken(values, rows)
+        return np.asarray(some)
 
 
 class TimeTexts:
@@ -232,12 +236,13 @@ class TimeTexts:
 
     def of(self, rows: NDArray[np.int64]) -> np.ndarray:
         """Returns the times of some rows."""
+        starts = self._files.taken(self._ends, rows)
+        stops = self._files.taken(self._ends, rows + 1)
         texts = []
         with self._path.open("rb") as file:
-            for row in rows:
-                start = int(self._ends[row])
+            for start, stop in zip(starts, stops, strict=True):
                 file.seek(start)
-                texts.append(file.read(int(self._ends[row + 1]) - start).decode())
+                texts.append(file.read(stop - start).decode())
         return np.array(texts, dtype=object)
 
 
@@ -467,6 +472,7 @@ class _Writer:
             group_column=self._roles.group,
             notes=notes,
             adding_up=adding_up,
+            files=self._files,
             moments=np.array(
                 [
                     (self._of_Y.means - targets.means) / targets.scales,
@@ -474,7 +480,8 @@ class _Writer:
                 ]
             ),
         )
-        held = stream.part(slice(0, 0)) if not self._held else _joined(self._held, stream)
+        in_memory = replace(stream, files=None, moments=None)
+        held = in_memory.part(slice(0, 0)) if not self._held else _joined(self._held, in_memory)
         scale(held.X, held.Y)
         self._files.release()
         return Landed(

@@ -87,7 +87,8 @@ def chunks(diagnosis: Diagnosis) -> list[DrawnChunk]:
             )
         )
     rows_together = []
-    for (a, b), *errors in zip(ends, online, batch, now, strict=True):
+    for end, *errors in zip(ends, online, batch, now, strict=True):
+        a, b = (stream.nearest(position) for position in end)
         where = f"{unit}s {at[a]:,} to {at[b]:,}"
         if stream.times is not None:
             where += f" ({moment(stream.times[a])} to {moment(stream.times[b])})"
@@ -275,7 +276,7 @@ def axis_of(stream: Stream) -> tuple[np.ndarray, str]:
     """
     if (np.diff(stream.rows) > 0).all():
         return stream.rows, "row"
-    return np.arange(1, len(stream) + 1), "position"
+    return stream.positions + 1, "position"
 
 
 def _along(diagnosis: Diagnosis) -> tuple[dict[str, Any], dict[str, Any]]:
