@@ -79,6 +79,7 @@ def assert_alike(long, short, tolerance=1e-9):
     assert long.lr.value == pytest.approx(short.lr.value, rel=1e-9)
     assert long.hindsight == pytest.approx(short.hindsight, rel=tolerance)
     assert long.prequential_error == pytest.approx(short.prequential_error, rel=tolerance)
+    assert long.shift_summary == pytest.approx(short.shift_summary, rel=tolerance)
     assert long.target_size == pytest.approx(short.target_size, rel=tolerance)
     for one, other in zip(long.scores, short.scores, strict=True):
         assert one.error == pytest.approx(other.error, rel=tolerance)
@@ -165,6 +166,18 @@ def test_missing_cells_are_filled_in():
     assert any("Left out rows without a target: 18" in note for note in long.stream.notes)
 
 
+def test_a_learner_that_diverges(tmp_path):
+    table = table_of()
+    options = {"learner": rt.SGD(lr=1e30), "evaluation": "both"}
+    long = in_portions(table, **options)
+    short = in_memory(table, **options)
+    assert long.verdict.kind == short.verdict.kind == "diverged"
+    assert as_json(long)["shift"] == as_json(short)["shift"]
+    assert long.target_size == pytest.approx(short.target_size, rel=1e-6, nan_ok=True)
+    assert np.isnan(long.hindsight)
+    long.to_html(tmp_path / "page.html")
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_diagnosis_holds_some_rows(monkeypatch, tmp_path, mixed):
     monkeypatch.setattr(measuring, "MOST_ROWS_SHOWN", 120)
@@ -187,6 +200,8 @@ def test_a_diagnosis_holds_some_rows(monkeypatch, tmp_path, mixed):
     long.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "of 720 rows are drawn" in page
+    assert "720 rows were learned once" in page
+    assert f"of {len(held)} evenly spaced rows" in page
     described = json.loads(json.dumps(as_json(long)))
     assert described["rows"] == 720
     assert long.along["last"][-1] == 720

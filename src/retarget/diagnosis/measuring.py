@@ -47,7 +47,7 @@ from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.whole import WholeStream, ask_about_whole, first_fold
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.options import DiagnosisOptions
-from retarget.diagnosis.result import AllRows, Diagnosis, KernelUsed, Stability
+from retarget.diagnosis.result import AllRows, Diagnosis, KernelUsed, ShiftSummary, Stability
 from retarget.diagnosis.stream import HeldOf, Stream
 from retarget.diagnosis.words.numbers import sentence
 from retarget.engine.stream_kernel import StreamKernel
@@ -246,7 +246,7 @@ def _held_rows(
         of_all = (stream, effective, corrected, iterative, errors.numpy(), density.numpy())
         return _HeldRows(*of_all)
     sizes = {
-        name: max(stream.farthest(targets[rows]) for rows in kernel.ranges())
+        name: float(np.max([stream.farthest(targets[rows]) for rows in kernel.ranges()]))
         for name, targets in (("corrected", corrected), ("iterative", iterative))
     }
     all_rows = AllRows(
@@ -258,6 +258,7 @@ def _held_rows(
         density=density.numpy(),
         target_size=sizes,
         prequential_error=_mean_square(kernel, stream, errors),
+        shift=_shift_summary(kernel, stream, effective),
     )
     # evenly spaced ones, and those that drift is measured on
     spread = [kernel.spread_rows(most).numpy() for most in (MOST_ROWS_SHOWN, THINNED_ROWS)]
@@ -273,6 +274,19 @@ def _held_rows(
         density=taken(density.numpy(), rows),
         all_rows=all_rows,
     )
+
+
+def _shift_summary(kernel: StreamKernel, stream: Stream, effective: np.ndarray) -> ShiftSummary:
+    """Returns how far targets were moved, from a few rows at a time."""
+    total = 0.0
+    largest = 0.0
+    changed = 0
+    for rows in kernel.ranges():
+        sizes = np.linalg.norm(effective[rows] - stream.Y[rows], axis=1)
+        total += float(sizes.sum())
+        largest = float(np.maximum(largest, sizes.max()))  # NaN stays
+        changed += int(changed_rows(stream.part(rows), effective[rows]).sum())
+    return ShiftSummary(total / len(stream), largest, changed)
 
 
 def _mean_square(kernel: StreamKernel, stream: Stream, errors: Tensor) -> float:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
 import polars as pl
@@ -277,6 +277,14 @@ class Verdict:
     recommendations: tuple[str, ...]
 
 
+class ShiftSummary(NamedTuple):
+    """How far targets were moved: mean and largest length, and how many rows changed by that."""
+
+    mean_size: float
+    largest_size: float
+    rows_changed: int
+
+
 @dataclass(frozen=True)
 class AllRows:
     """The results for every row of a long stream, of which a `Diagnosis` holds some.
@@ -290,6 +298,7 @@ class AllRows:
         density: (n,), likewise.
         target_size: As `Diagnosis.target_size`, of all rows.
         prequential_error: As `Diagnosis.prequential_error`, of all rows.
+        shift: What `Diagnosis.shift_summary` says of all rows.
     """
 
     described: Callable[[slice], Stream]
@@ -300,6 +309,7 @@ class AllRows:
     density: np.ndarray
     target_size: dict[str, float]
     prequential_error: float
+    shift: "ShiftSummary"
 
 
 @dataclass(frozen=True, repr=False)
@@ -423,6 +433,14 @@ class Diagnosis:
     def shift_size(self) -> np.ndarray:
         """(n,) length of each row's shift."""
         return np.asarray(np.linalg.norm(self.shift, axis=1))
+
+    @property
+    def shift_summary(self) -> ShiftSummary:
+        """How far the targets of all rows were moved."""
+        if self.all_rows is not None:
+            return self.all_rows.shift
+        sizes = self.shift_size
+        return ShiftSummary(float(sizes.mean()), float(sizes.max()), int(self.changed.sum()))
 
     @property
     def scores(self) -> tuple[Score, ...]:

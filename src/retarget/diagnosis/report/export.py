@@ -158,7 +158,6 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     described by docs/diagnosis.schema.json, and changes only with `schema_version`.
     """
     stream = diagnosis.stream
-    sizes = diagnosis.shift_size
     stands = {one.question: compared_with_batch(one).standing for one in diagnosis.answers}
     whole = {
         "schema_version": SCHEMA_VERSION,
@@ -171,11 +170,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         **_fields(diagnosis),
         "standing": stands,
         "prequential_error": diagnosis.prequential_error,
-        "shift": {
-            "mean_size": sizes.mean(),
-            "largest_size": sizes.max(),
-            "rows_changed": np.count_nonzero(diagnosis.changed),
-        },
+        "shift": diagnosis.shift_summary,
         "most_distorted": most_distorted(diagnosis),
         "score_table": written_scores(diagnosis),
         "findings": diagnosis.findings,
@@ -189,14 +184,15 @@ def numbers(diagnosis: Diagnosis) -> dict[str, float]:
 
     Numbers that are not finite are left out.
     """
+    shift = diagnosis.shift_summary
     values = {
         "rows": float(diagnosis.stream.length),
         "lr": diagnosis.lr.value,
         "gamma": diagnosis.gamma.value,
         "prequential_error": diagnosis.prequential_error,
         "error_at_the_end": diagnosis.hindsight,
-        "mean_shift": float(diagnosis.shift_size.mean()),
-        "share_changed": float(diagnosis.changed.mean()),
+        "mean_shift": shift.mean_size,
+        "share_changed": shift.rows_changed / diagnosis.stream.length,
     }
     for answer in diagnosis.answers:
         values |= {f"{answer.question}/excess": answer.excess.value}
