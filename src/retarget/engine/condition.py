@@ -22,7 +22,7 @@ from torch import Tensor
 
 from retarget.arrays import GrowingRows, shallow
 from retarget.engine.probes import PROBES, random_probes
-from retarget.engine.triangular import solve_lower
+from retarget.engine.triangular import solve_lower, symmetric
 from retarget.errors import InvalidInputError, PrecisionWarning, warn_caller
 from retarget.state_files import require_shape
 
@@ -99,13 +99,16 @@ def plenty(dtype: torch.dtype) -> float:
 
 
 def matrix_condition(M: Tensor, factor: Tensor) -> float:
-    """Estimates cond(H) of a matrix from its Cholesky factor; 1 if digits are plenty."""
+    """Estimates cond(H) of a matrix from its Cholesky factor; 1 if digits are plenty.
+
+    Of M, only the lower half counts.
+    """
     roots = diagonal_roots(M)
     probed = solve_lower(factor, roots * random_probes(0, roots))
     if probed_condition(probed) < plenty(M.dtype):
         return 1.0
-    condition = scaled_condition(roots, lambda rhs: torch.cholesky_solve(rhs, factor), M.matmul)
-    return float(condition)
+    product = symmetric(M).matmul
+    return float(scaled_condition(roots, lambda rhs: torch.cholesky_solve(rhs, factor), product))
 
 
 def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool:

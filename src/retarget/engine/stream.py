@@ -128,19 +128,25 @@ class RepeatedStream:
 
 
 def equal_blocks(
-    start: int, stop: int, block_size: int, first_block: FirstBlock, device: torch.device
+    start: int,
+    stop: int,
+    block_size: int,
+    first_block: FirstBlock,
+    device: torch.device,
+    least: int | None = None,
 ) -> Iterator[tuple[slice, int]]:
     """The stream from `start` to `stop`, in row ranges of equal blocks: (rows, block size).
 
-    A first block that is not corrected and a shorter last block are ranges of their own.
+    A first block that is not corrected and a shorter last block are ranges of their own. The others
+    have at least so many rows, those of a panel by default.
     """
     if start == 0 and first_block == "plain" and stop > 0:
         start = min(block_size, stop)
         yield slice(0, start), start
     whole = stop - (stop - start) % block_size
-    # ranges of about equal length, and of at least a panel: fewer, larger steps are faster
+    # ranges of about equal length, and not too short: fewer, larger steps are faster
     blocks = (whole - start) // block_size
-    ranges = (whole - start) // panel_rows(device)
+    ranges = (whole - start) // (least or panel_rows(device))
     stride = max(1, -(-blocks // max(1, ranges))) * block_size
     for begin in range(start, whole, stride):
         yield slice(begin, min(begin + stride, whole)), block_size

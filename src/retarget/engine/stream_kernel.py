@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import panels
+from retarget.arrays import panel_rows, panels
 from retarget.engine.cholesky import GrowingCholesky, factorize
 from retarget.engine.dual import DualLearner
 from retarget.engine.lesson import diagonal_blocks
@@ -28,6 +28,9 @@ from retarget.learners import SGD
 # eigendecomposition is about thirty times the work of a Cholesky factorization.
 DENSE_LEAVE_ONE_OUT_ROWS = 2000
 FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
+# Rows of a window with features. A learner computes the kernel within each window, so short windows
+# are less work, down to where calling the functions takes longer than what they compute.
+SHORT_WINDOW = 128
 
 
 Advance = Callable[[int], None]  # called with the number of rows done
@@ -63,19 +66,36 @@ class StreamKernel(ABC):
         """Has `advance` called from now on."""
         self._advance = advance
 
-    def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Window]:
+    def windows(
+        self, block_size: int, order: Tensor | None = None, least: int | None = None
+    ) -> Iterator[Window]:
         """The stream in windows of whole blocks, perhaps in another order of (some of) its rows.
 
-        A last, shorter block is a window of its own.
+        A last, shorter block is a window of its own. The others have at least so many rows, by
+        default as many as suit online learners.
         """
-        for rows, size in self._ranges(block_size, len(self) if order is None else len(order)):
+        least = self.online_rows if least is None else least
+        stop = len(self) if order is None else len(order)
+        for rows, size in self._ranges(block_size, stop, least):
             samples = rows if order is None else order[rows]
             yield Window(rows, samples, size, self.panel(rows, order), self.Y[samples])
 
-    def _ranges(self, block_size: int, stop: int | None = None) -> Iterator[tuple[slice, int]]:
+    @property
+    def online_rows(self) -> int:
+        """How many rows of a window suit online learners."""
+        return panel_rows(self.X.device)
+
+    @property
+    def offline_rows(self) -> int:
+        """How many rows of a window suit `offline_learner`."""
+        return panel_rows(self.X.device)
+
+    def _ranges(
+        self, block_size: int, stop: int | None = None, least: int | None = None
+    ) -> Iterator[tuple[slice, int]]:
         device = self.X.device
         stop = len(self) if stop is None else stop
-        for rows, size in equal_blocks(0, stop, block_size, "corrected", device):
+        for rows, size in equal_blocks(0, stop, block_size, "corrected", device, least):
             yield rows, size
             if self._advance is not None:
                 self._advance(rows.stop - rows.start)
@@ -336,6 +356,16 @@ class FeatureKernel(StreamKernel):
             return self._kept[samples].double()
         return self.query(self.X[samples])
 
+    @property
+    def online_rows(self) -> int:
+        """Few: the kernel of a window is computed from its features."""
+        return min(SHORT_WINDOW, panel_rows(self.X.device))
+
+    @property
+    def offline_rows(self) -> int:
+        """Half as many as features: a factorization for each window is little then."""
+        return max(panel_rows(self.X.device), len(self._sum) // 2)
+
     def of(self, X: Tensor, Y: Tensor) -> Self:
         """The same features of another stream."""
         return type(self)(self.map, X, Y)
@@ -386,8 +416,8 @@ class FeatureKernel(StreamKernel):
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
         values = self.Y.new_empty(len(self), coefficients.shape[1])
-        for window in self.windows(1):
-            torch.mm(window.panel.features, coefficients, out=values[window.rows])
+        for rows, _ in self._ranges(1):
+            torch.mm(self._features(rows), coefficients, out=values[rows])
         return values
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -433,9 +463,9 @@ class FeatureKernel(StreamKernel):
         sums = self._sums
         if weights is not None:
             sums = FeatureSums.nothing(len(self._sum), self.Y.shape[1], self.X)
-            for window in self.windows(1):
-                root = weights[window.rows, None].sqrt()
-                sums.add(root * window.panel.features, root * window.targets)
+            for rows, _ in self._ranges(1):
+                root = weights[rows, None].sqrt()
+                sums.add(root * self._features(rows), root * self.Y[rows])
         theta = sums.weights(gamma)
         dual = (self.Y - self.values(theta)) / gamma
         return Offline(dual if weights is None else weights[:, None] * dual, theta)
@@ -445,7 +475,8 @@ class FeatureKernel(StreamKernel):
     ) -> Iterator[tuple[slice, Tensor]]:
         """From the last window to the first, with the sum over all later rows of each part."""
         later = C.new_zeros(len(self._sum), count * C.shape[1])
-        for rows in reversed(list(panels(len(self), batch, self.X.device))):
+        ranges = equal_blocks(0, len(self), batch, "corrected", self.X.device, self.online_rows)
+        for rows, _ in reversed(list(ranges)):
             seen = self.panel(rows)
             D = _by_part(C[rows], parts[rows], count)
             total = seen.features @ later

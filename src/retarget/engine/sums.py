@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from retarget.engine.definite import normal_factor
+from retarget.engine.triangular import add_square
 
 
 @dataclass(eq=False)
@@ -18,7 +19,7 @@ class FeatureSums:
     r"""The two sums.
 
     Attributes:
-        normal: (features, features) $\Phi^\top \Phi$.
+        normal: (features, features) $\Phi^\top \Phi$, of which only the lower half counts.
         moment: (features, c) $\Phi^\top Y$.
     """
 
@@ -42,13 +43,14 @@ class FeatureSums:
 
     def add(self, features: Tensor, Y: Tensor, sign: int = 1) -> None:
         """Adds samples, in place; subtracts them with the sign -1."""
-        self.normal.addmm_(features.mT, features, alpha=sign)
+        add_square(self.normal, features, sign)
         self.moment.addmm_(features.mT, Y, alpha=sign)
 
     def plus(self, features: Tensor, Y: Tensor) -> Self:
         """Returns new sums, with these samples added."""
-        normal = torch.addmm(self.normal, features.mT, features)
-        return type(self)(normal, torch.addmm(self.moment, features.mT, Y))
+        sums = self.copy()
+        sums.add(features, Y)
+        return sums
 
     def weights(self, gamma: float) -> Tensor:
         """(features, c) the ridge solution."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 FEW_ROWS = 64  # up to this many, skipping half of a square takes longer than computing it
+FEW_COLUMNS = 128  # the same for sums of squares, which are computed by halves of halves
 
 
 def solve_lower(L: Tensor, rhs: Tensor, unit_diagonal: bool = False) -> Tensor:
@@ -43,3 +44,21 @@ def less_square(M: Tensor, part: Tensor) -> Tensor:
 def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
     r"""$M - A B^\top$."""
     return torch.addmm(M, left, right.mT, alpha=-1) if left.shape[1] else M
+
+
+def add_square(M: Tensor, A: Tensor, sign: int = 1) -> None:
+    r"""Adds $A^\top A$ to M in place, or subtracts it: the lower half, and some of the upper one."""
+    if M.shape[0] <= FEW_COLUMNS:
+        M.addmm_(A.mT, A, alpha=sign)
+        return
+    half = M.shape[0] // 2
+    left = A[:, :half]
+    right = A[:, half:]
+    add_square(M[:half, :half], left, sign)
+    M[half:, :half].addmm_(right.mT, left, alpha=sign)
+    add_square(M[half:, half:], right, sign)
+
+
+def symmetric(lower: Tensor) -> Tensor:
+    """The symmetric matrix with this lower half, whatever is above the diagonal."""
+    return lower.tril() + lower.tril(-1).mT

@@ -280,7 +280,7 @@ def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
     """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
     aims = torch.empty_like(kernel.Y)
     offline = kernel.offline_learner(gamma)
-    for window in kernel.windows(block_size):
+    for window in kernel.windows(block_size, least=kernel.offline_rows):
         aims[window.rows] = offline.learn(window)
     return aims
 
@@ -289,7 +289,7 @@ def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tenso
     """Returns (n, c) errors on each mini-batch of the offline learner of all rows before it."""
     errors = torch.empty_like(kernel.Y)
     offline = kernel.offline_learner(gamma)
-    for window in kernel.windows(batch_size):
+    for window in kernel.windows(batch_size, least=kernel.offline_rows):
         new = offline.innovation(window.panel, window.targets)
         errors[window.rows] = new.errors(window.block_size)
     return errors

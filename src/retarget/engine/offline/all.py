@@ -27,7 +27,12 @@ from retarget.engine.offline.learner import OfflineLearner
 from retarget.engine.primal import FeatureRows
 from retarget.engine.settling import in_blocks
 from retarget.engine.sums import FeatureSums
-from retarget.engine.triangular import solve_lower, solve_lower_transposed
+from retarget.engine.triangular import (
+    add_square,
+    solve_lower,
+    solve_lower_transposed,
+    symmetric,
+)
 from retarget.errors import InvalidInputError
 from retarget.state_files import part_of, require_shape
 
@@ -155,7 +160,9 @@ class RecursiveRidge(OfflineLearner):
         return self._learn(rows.features, Y)[2]
 
     def _learn(self, features: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Innovation]:
-        """The same; also what the past leaves of their kernel, and what it predicts for them."""
+        """The same; also what the past leaves of their kernel (the lower half of that), and what it
+        predicts for them.
+        """
         sums = self._sums
         if sums is None:
             sums = FeatureSums.nothing(features.shape[1], Y.shape[1], Y)
@@ -164,9 +171,12 @@ class RecursiveRidge(OfflineLearner):
         self.condition = max(self.condition, matrix_condition(sums.normal, R))
         V = solve_lower(R, features.mT)
         predicted = V.mT @ solve_lower(R, sums.moment)
-        left = (V.mT @ V).mul_(self.gamma)
-        ridge = torch.eye(len(left), dtype=left.dtype, device=left.device).mul_(self.gamma)
-        corner = normal_factor(left + ridge, self.gamma)
+        left = V.new_zeros(len(Y), len(Y))
+        add_square(left, V)
+        left.mul_(self.gamma)
+        regularized = left.clone()
+        regularized.diagonal().add_(self.gamma)
+        corner = normal_factor(regularized, self.gamma)
         beta = solve_lower(corner, Y - predicted)
         self._sums = sums.plus(features, Y)  # new ones, so that a fork keeps the old sums
         return left, predicted, Innovation(corner, beta)
@@ -181,7 +191,7 @@ class RecursiveRidge(OfflineLearner):
         usual = Y - self.gamma * newest
         if not small.any():
             return usual
-        precise = predictions_of_small(left, before, new, newest, block_size)
+        precise = predictions_of_small(symmetric(left), before, new, newest, block_size)
         return torch.where(small[:, None], precise, usual)
 
     def warn_once(self) -> bool:
@@ -195,7 +205,7 @@ class RecursiveRidge(OfflineLearner):
         """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {"condition": self.condition}
         if self._sums is not None:
-            state |= {"normal": self._sums.normal, "moment": self._sums.moment}
+            state |= {"normal": symmetric(self._sums.normal), "moment": self._sums.moment}
         return state
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
