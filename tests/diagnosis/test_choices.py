@@ -49,9 +49,10 @@ def test_gamma_has_the_least_leave_one_out_error():
         assert 0.123 in given.tried["value"]
 
 
-def test_rate_has_the_least_prequential_error():
+@pytest.mark.parametrize("memory", [{"momentum": 0.4}, {}])
+def test_rate_has_the_least_prequential_error(memory):
     stream = make_stream(20, 2, seed=0)
-    options = {"batch_size": 3, "reduction": "sum", "momentum": 0.4}
+    options = {"batch_size": 3, "reduction": "sum", **memory}
     for kernel in both_kernels(stream):
         limit = largest_rate(kernel, rt.SGD(1.0, **options))
         choice = choose_rate(options_for(**options), kernel, limit, TWO)

@@ -1,10 +1,14 @@
 """Several learners that follow one stream."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 import retarget as rt
 from retarget.engine.dual import DualLearner
-from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
+from retarget.engine.followers import Exact, Iterative, Online, SideBySide, Steps, follow
+from retarget.engine.primal import FeatureRows, PrimalLearner
 from retarget.engine.stream import SampleStream
 from support.oracles import simulation
 from support.problems import assert_same, make_stream
@@ -76,3 +80,36 @@ def test_a_fork_goes_on_by_itself():
     assert len(online) == 12
     assert torch.equal(online.learner.coefficients, before)
     assert_same(fork.learner.coefficients, rt.online_coefficients(stream.K, stream.Y, MOMENTUM))
+
+
+@pytest.mark.parametrize("kind", [DualLearner, PrimalLearner])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_rates_side_by_side_are_those_one_by_one(kind, reduction):
+    stream = make_stream(700, 2, seed=8)  # in windows that are longer than what is solved at once
+    learner = rt.SGD(lr=1.0, batch_size=3, reduction=reduction)
+    rates = torch.tensor([0.03, 0.001, 1e6, 0.01], dtype=torch.float64)  # one diverges alone
+    features, Y = torch.from_numpy(stream.features), torch.from_numpy(stream.Y)
+    samples = stream_of(stream)
+    if kind is PrimalLearner:
+        samples = SampleStream(lambda rows: FeatureRows(features[rows]), Y)
+    errors = torch.empty(len(Y), len(rates), 2, dtype=torch.float64)
+
+    def note(window, of_window):
+        errors[window.rows] = of_window
+
+    together = SideBySide(kind(learner), rates, note)
+    follow(samples.windows(3), [together])
+    ends = together.learner.coefficients.unflatten(1, (4, 2))
+    for place in (0, 1, 3):
+        alone = Online(kind(replace(learner, lr=rates[place].item())), errors=torch.empty_like(Y))
+        follow(samples.windows(3), [alone])
+        assert_same(errors[:, place], alone.errors, 1e-12)
+        assert_same(ends[:, place], alone.learner.coefficients, 1e-12)
+    assert not errors[:, 2].isfinite().all()
+
+
+def test_only_rates_without_a_memory_go_side_by_side():
+    with pytest.raises(ValueError, match="expected rate 1 and no memory, got SGD"):
+        SideBySide(DualLearner(replace(MOMENTUM, lr=1.0)), torch.ones(1), lambda *_: None)
+    with pytest.raises(ValueError, match="expected rate 1"):
+        SideBySide(DualLearner(rt.SGD(lr=0.5)), torch.ones(1), lambda *_: None)

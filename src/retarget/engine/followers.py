@@ -149,6 +149,39 @@ class Online(Follower):
         return Steps(window.targets, lesson.errors(window.targets, self.loss, window.start))
 
 
+class SideBySide:
+    """Learners that differ in their rate and have no memory, as the outputs of one at rate 1.
+
+    An error that is made at the rate eta moves the weights as eta times this error does at the rate
+    1. So the kernel of a window, and what the past predicts, are computed once for all rates.
+
+    Args:
+        learner: A learner at rate 1, before its first sample.
+        rates: (rates,) the rates.
+        note: Called with each window and the errors on it (m, rates, c).
+    """
+
+    failure = None
+
+    def __init__(
+        self, learner: OnlineLearner, rates: Tensor, note: Callable[[Window, Tensor], None]
+    ) -> None:
+        if learner.learner.has_memory or learner.learner.lr != 1.0:
+            raise ValueError(
+                f"expected a learner at rate 1 without a memory, got {learner.learner}"
+            )
+        self.learner = learner
+        self.rates = rates
+        self._note = note
+
+    def learn(self, window: Window) -> None:
+        """Learns the samples of a window at every rate."""
+        lesson = self.learner.lesson(window.panel)
+        errors = lesson.errors_at_rates(window.targets, self.rates)
+        self._note(window, errors)
+        self.learner.learn(lesson, (self.rates[:, None] * errors).flatten(1))
+
+
 class Exact(Follower):
     """A learner that makes given errors (n, c), on targets that are found for it and kept."""
 

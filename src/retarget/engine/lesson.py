@@ -23,7 +23,7 @@ from torch import Tensor
 from retarget.arrays import shallow
 from retarget.engine.losses import Loss, outputs
 from retarget.engine.response import KEPT_LENGTH, StepResponse
-from retarget.engine.triangular import solve_lower
+from retarget.engine.triangular import solve_lower, solve_lower_at_rates
 from retarget.locks import cached_property
 
 
@@ -137,6 +137,15 @@ class Lesson:
         rhs = targets if start is None else targets - start
         rhs = rhs - self._inherited_on_the_way()
         return solve_lower(self.coupling, rhs, unit_diagonal=True)
+
+    def errors_at_rates(self, targets: Tensor, rates: Tensor) -> Tensor:
+        """(m, rates, c) the same for learners that differ in their rate, if they have no memory.
+
+        The lesson is that of a learner at rate 1 with the outputs of all of them, side by side.
+        """
+        inherited = self._inherited_on_the_way().expand(len(targets), len(rates) * targets.shape[1])
+        rhs = targets[:, None] - inherited.unflatten(1, (len(rates), -1))
+        return solve_lower_at_rates(self.coupling, rates, rhs)
 
     def errors_in_order(
         self,

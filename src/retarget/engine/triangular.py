@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 FEW_ROWS = 64  # up to this many, skipping half of a square takes longer than computing it
+ROWS_AT_RATES = 64
 FEW_COLUMNS = 128  # the same for sums of squares, which are computed by halves of halves
 
 
@@ -11,6 +12,24 @@ def solve_lower(L: Tensor, rhs: Tensor, unit_diagonal: bool = False) -> Tensor:
     r"""$L^{-1} B$."""
     x: Tensor = torch.linalg.solve_triangular(L, rhs, upper=False, unitriangular=unit_diagonal)
     return x
+
+
+def solve_lower_at_rates(C: Tensor, rates: Tensor, rhs: Tensor) -> Tensor:
+    r"""(m, rates, c) $(I + \eta C)^{-1} B_\eta$ for each rate, C strictly lower (m, m).
+
+    A few rows at a time, so that hardly anything is computed for each rate by itself.
+    """
+    m, count, outputs = rhs.shape
+    solved = torch.empty_like(rhs)
+    scaled = rhs.new_empty(m, count * outputs)  # eta times the solution
+    for first in range(0, m, ROWS_AT_RATES):
+        rows = slice(first, min(first + ROWS_AT_RATES, m))
+        rest = rhs[rows].flatten(1) - C[rows, :first] @ scaled[:first]
+        by_rate = rest.unflatten(1, (count, outputs)).transpose(0, 1)
+        x = solve_lower(rates[:, None, None] * C[rows, rows], by_rate, unit_diagonal=True)
+        solved[rows] = x.transpose(0, 1)
+        scaled[rows] = (rates[:, None] * solved[rows]).flatten(1)
+    return solved
 
 
 def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
@@ -47,7 +66,7 @@ def less_product(M: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def add_square(M: Tensor, A: Tensor, sign: int = 1) -> None:
-    r"""Adds $A^\top A$ to M in place, or subtracts it: the lower half, and some of the upper one."""
+    r"""Adds $A^\top A$ to M in place, or subtracts it: the lower half and some of the upper one."""
     if M.shape[0] <= FEW_COLUMNS:
         M.addmm_(A.mT, A, alpha=sign)
         return

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.diagnosis.measure.passes import Job, learn_online
+from retarget.diagnosis.measure.passes import squared_errors_of_rates
 from retarget.diagnosis.options import Auto, DiagnosisOptions
 from retarget.diagnosis.result import ChosenValue, KernelUsed
 from retarget.engine.stream_kernel import StreamKernel
@@ -127,10 +126,8 @@ def choose_rate(
     top = 0.9 * limit if math.isfinite(limit) else 1.0
 
     def scored(rates: NDArray[np.float64]) -> NDArray[np.float64]:
-        jobs = [Job(replace(options.learner, lr=float(rate)), kernel.Y) for rate in rates]
-        runs = learn_online(kernel, jobs, keep_errors=False)
-        squares = [run.first_half if first_half else run.squared_error for run in runs]
-        return np.array([(square.numpy() * scales**2).mean() for square in squares])
+        squares = squared_errors_of_rates(kernel, options.learner, rates, first_half)
+        return np.asarray((squares.numpy() * scales**2).mean(axis=1))
 
     candidates = top * 0.5 ** np.arange(RATES - 1, -1, -1.0)
     if not options.choose_lr:

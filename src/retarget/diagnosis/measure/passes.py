@@ -5,6 +5,7 @@ Several learners share one pass, since computing the rows of the kernel is the e
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from retarget.arrays import panels
 from retarget.engine.condition import warn_if_meaningless
-from retarget.engine.followers import Exact, Iterative, Online, Steps, follow
+from retarget.engine.followers import Exact, Iterative, Online, SideBySide, Steps, follow
 from retarget.engine.lesson import Lesson
 from retarget.engine.response import final_response
 from retarget.engine.stream import Window
@@ -177,6 +178,33 @@ def learn_online(
     together = math.lcm(*(job.learner.batch_size for job in jobs))
     follow(kernel.windows(together, order), runs)
     return runs
+
+
+def squared_errors_of_rates(
+    kernel: StreamKernel, learner: SGD, rates: NDArray[np.float64], first_half: bool = False
+) -> Tensor:
+    """Returns (rates, c) mean squared errors of a learner at each rate; NaN if it diverges.
+
+    They are those of all rows, each before it is learned, or of the first half of the stream.
+    """
+    if learner.has_memory:
+        jobs = [Job(replace(learner, lr=float(rate)), kernel.Y) for rate in rates]
+        runs = learn_online(kernel, jobs, keep_errors=False)
+        return torch.stack([run.first_half if first_half else run.squared_error for run in runs])
+    rows = max(1, len(kernel) // 2) if first_half else len(kernel)
+    total = kernel.Y.new_zeros(len(rates), kernel.Y.shape[1])
+    diverged = torch.zeros(len(rates), dtype=torch.bool)
+
+    def note(window: Window, errors: Tensor) -> None:
+        diverged.logical_or_((~(errors.abs() < OVERFLOW)).any(2).any(0))
+        total.add_(errors[: max(0, rows - window.rows.start)].square().sum(0))
+
+    together = SideBySide(
+        kernel.learner(replace(learner, lr=1.0)), torch.from_numpy(rates).to(kernel.Y), note
+    )
+    follow(kernel.windows(learner.batch_size), [together])
+    total[diverged] = math.nan
+    return total / rows
 
 
 def effective_targets(

@@ -160,9 +160,7 @@ class RecursiveRidge(OfflineLearner):
         return self._learn(rows.features, Y)[2]
 
     def _learn(self, features: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Innovation]:
-        """The same; also what the past leaves of their kernel (the lower half of that), and what it
-        predicts for them.
-        """
+        """The same; also what the past leaves of their kernel, its lower half, and predicts."""
         sums = self._sums
         if sums is None:
             sums = FeatureSums.nothing(features.shape[1], Y.shape[1], Y)
