@@ -161,15 +161,13 @@ class SideBySide:
         note: Called with each window and the errors on it (m, rates, c).
     """
 
-    failure = None
+    failure: str | None = None
 
     def __init__(
         self, learner: OnlineLearner, rates: Tensor, note: Callable[[Window, Tensor], None]
     ) -> None:
         if learner.learner.has_memory or learner.learner.lr != 1.0:
-            raise ValueError(
-                f"expected a learner at rate 1 without a memory, got {learner.learner}"
-            )
+            raise ValueError(f"expected rate 1 and no memory, got {learner.learner}")
         self.learner = learner
         self.rates = rates
         self._note = note

@@ -143,8 +143,9 @@ class Lesson:
 
         The lesson is that of a learner at rate 1 with the outputs of all of them, side by side.
         """
-        inherited = self._inherited_on_the_way().expand(len(targets), len(rates) * targets.shape[1])
-        rhs = targets[:, None] - inherited.unflatten(1, (len(rates), -1))
+        m, outputs = targets.shape
+        inherited = self._inherited_on_the_way().expand(m, len(rates) * outputs)
+        rhs = targets[:, None] - inherited.reshape(m, len(rates), outputs)
         return solve_lower_at_rates(self.coupling, rates, rhs)
 
     def errors_in_order(

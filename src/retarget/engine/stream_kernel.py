@@ -215,8 +215,15 @@ class DenseKernel(StreamKernel):
             return part
         part.K = self.K.new_empty(len(rows), len(rows))
         for some in panels(len(rows), 1, self.K.device):  # never a copy of whole rows of all
-            part.K[some] = self.K[rows[some]][:, rows]
+            part.K[some] = self._entries(rows[some], rows)
         return part
+
+    def _entries(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The kernel of some samples and others; NumPy gathers columns in a quarter of the time."""
+        of_rows = self.K[rows]
+        if of_rows.device.type != "cpu":
+            return of_rows[:, columns]
+        return torch.from_numpy(of_rows.numpy()[:, columns.numpy()])
 
     def dense(self, rows: Tensor) -> "DenseKernel":
         """The same as `part`."""
@@ -230,7 +237,7 @@ class DenseKernel(StreamKernel):
         """(m, stop) the kernel of these samples against all before and themselves."""
         if order is None:
             return self.K[rows, : rows.stop]
-        return self.K[order[rows]][:, order[: rows.stop]]
+        return self._entries(order[rows], order[: rows.stop])
 
     def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
         """Dual coefficients belong to rows: each returns to its row."""

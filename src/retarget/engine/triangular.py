@@ -25,7 +25,7 @@ def solve_lower_at_rates(C: Tensor, rates: Tensor, rhs: Tensor) -> Tensor:
     for first in range(0, m, ROWS_AT_RATES):
         rows = slice(first, min(first + ROWS_AT_RATES, m))
         rest = rhs[rows].flatten(1) - C[rows, :first] @ scaled[:first]
-        by_rate = rest.unflatten(1, (count, outputs)).transpose(0, 1)
+        by_rate = rest.reshape(-1, count, outputs).transpose(0, 1)
         x = solve_lower(rates[:, None, None] * C[rows, rows], by_rate, unit_diagonal=True)
         solved[rows] = x.transpose(0, 1)
         scaled[rows] = (rates[:, None] * solved[rows]).flatten(1)
