@@ -220,7 +220,7 @@ def test_any_learner_is_asked_at_any_moment(problem, panel, seed):
             fold = Fold(kernel, past, held)
             assert [int((learned < row).sum()) for row in held] == fold.times.tolist()
             probe, later = fold.whole_probe()
-            learn_online(kernel, [Job(learner, kernel.Y, probe)], keep_errors=False)
+            learn_online(kernel, [Job(learner, kernel.Y, probe)])
             moments = np.concatenate([fold.times, later.moment])
             places = np.concatenate([np.arange(len(held)), later.place])
             expected = [
@@ -232,7 +232,7 @@ def test_any_learner_is_asked_at_any_moment(problem, panel, seed):
             asked = Pairs(np.arange(len(held)), np.full(len(held), len(order)))
             probe = fold.probe(asked, torch.from_numpy(order))
             job = Job(few, kernel.Y, probe)
-            learn_online(kernel, [job], keep_errors=False, order=torch.from_numpy(order))
+            learn_online(kernel, [job], torch.from_numpy(order))
             assert_same(probe.predictions, Q[:, order] @ shuffled[-1])
 
 

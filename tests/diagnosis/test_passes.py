@@ -53,9 +53,8 @@ def test_learners_in_any_order(problem, panel, seed):
             assert_same(twice.errors, second.errors)
             assert_same(kernel.predict(queries, first.coefficients), stream.queries @ plain.weights)
             assert_same(kernel.values(first.coefficients), stream.features @ plain.weights)
-            (again,) = learn_online(
-                kernel, [Job(learner, kernel.Y)], order=torch.from_numpy(order), keep_errors=False
-            )
+            job = Job(learner, kernel.Y, keep_errors=False)
+            (again,) = learn_online(kernel, [job], torch.from_numpy(order))
             assert again.errors is None
             predicted = kernel.predict(queries, again.coefficients)
             assert_same(predicted, stream.queries @ shuffled.weights)

@@ -38,7 +38,7 @@ from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.intervals import ratio
 from retarget.diagnosis.measure.learn import (
     LearnedStream,
-    attempt_changes,
+    attempt_orders,
     learn_all,
     other_learners,
 )
@@ -131,13 +131,13 @@ def run_learners(
     block_size = choose_block(options.block_size, learner.batch_size, len(stream))
 
     fold = first_fold(opened, parted)
-    learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, fold, progressive)
+    others = other_learners(len(kernel), learner, lr)
+    learned = learn_all(
+        kernel, learner, gamma, block_size, options.ridge, limit, fold, others, progressive
+    )
     shift = learned.effective - kernel.Y
     groups = group_shift(kernel, stream, partition(stream), learned.dual, shift, learner.batch_size)
-    others = other_learners(len(kernel), learner, lr)
-    learned.changed = attempt_changes(
-        kernel, learner, others, options.seed, learned.answers, progressive
-    )
+    learned.changed |= attempt_orders(kernel, learner, options.seed, learned.answers, progressive)
 
     answers = []
     whole: WholeStream | None = None

@@ -15,13 +15,12 @@ from retarget.diagnosis.measure.passes import (
     OnlineRun,
     Probe,
     effective_targets,
-    learn_corrected,
     learn_online,
 )
 from retarget.diagnosis.measure.recall import ORDERS_AT_THE_END, Fold, FoldAnswers
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
-from retarget.engine.followers import Exact
+from retarget.engine.followers import Exact, Following, follow
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
@@ -44,27 +43,18 @@ def other_learners(rows: int, learner: SGD, lr: ChosenValue) -> dict[Predictor, 
     return others
 
 
-def attempt_changes(
+def attempt_orders(
     kernel: StreamKernel,
     learner: SGD,
-    others: dict[Predictor, SGD],
     seed: int,
     answers: FoldAnswers | None,
     progressive: bool,
 ) -> dict[Predictor, OnlineRun]:
-    """Runs the learner with each change, and in random orders.
+    """Runs the learner in random orders: several, since one may be lucky.
 
-    Several orders are run, since one may be lucky. A progressive evaluation keeps the errors along
-    the way and does not change the order: that would change which rows are predicted when.
+    A progressive evaluation does not change the order: that would change which rows are predicted
+    when.
     """
-    runs: dict[Predictor, OnlineRun] = {}
-    if others:
-        probes = {change: answers.fold.probe() for change in others} if answers else {}
-        jobs = [Job(other, kernel.Y, probes.get(change)) for change, other in others.items()]
-        further = learn_online(kernel, jobs, keep_errors=progressive)
-        runs |= dict(zip(others, further, strict=True))
-        if answers is not None:
-            answers.said |= {change: probe.predictions.numpy() for change, probe in probes.items()}
     rng = np.random.default_rng([seed, 0])
     if answers is not None:
         answers.orders = answers.fold.in_random_orders(learner, rng, last=True)
@@ -73,13 +63,12 @@ def attempt_changes(
         ends = []
     else:
         ends = [_in_random_order(kernel, learner, rng) for _ in range(ORDERS_AT_THE_END)]
-    runs |= {("order", float(number)): run for number, run in enumerate(ends)}
-    return runs
+    return {("order", float(number)): run for number, run in enumerate(ends)}
 
 
 def _in_random_order(kernel: StreamKernel, learner: SGD, rng: np.random.Generator) -> OnlineRun:
     order = torch.from_numpy(rng.permutation(len(kernel)))
-    (run,) = learn_online(kernel, [Job(learner, kernel.Y)], keep_errors=False, order=order)
+    (run,) = learn_online(kernel, [Job(learner, kernel.Y, keep_errors=False)], order)
     return run
 
 
@@ -127,69 +116,101 @@ def learn_all(
     ridge: float | Auto,
     limit: float,
     fold: Fold | None = None,
-    before_blocks: bool = False,
+    others: dict[Predictor, SGD] | None = None,
+    progressive: bool = False,
 ) -> LearnedStream:
     """Runs every learner; if one fails, the others are still run.
 
     `limit`, the largest stable rate, is used in messages; the rows of `fold` are asked about on the
-    way; `before_blocks` requests the predictions of the iteratively corrected learner before each
-    block.
+    way; `others` are the learner with one change. A `progressive` evaluation keeps what they and
+    the iteratively corrected learner predict along the way, the latter before each block.
     """
+    others = {} if others is None else others
     nothing = torch.full_like(kernel.Y, math.nan)
     probe: Probe | None = None
     answers: FoldAnswers | None = None
+    probes: dict[Predictor, Probe] = {}
     if fold is not None:
         probe, later = fold.whole_probe()
         answers = FoldAnswers(fold, probe, later)
-    (online,) = learn_online(kernel, [Job(learner, kernel.Y, probe)])
+        probes = {change: fold.probe() for change in others}
+    jobs = [Job(learner, kernel.Y, probe)]
+    for change, other in others.items():
+        jobs.append(Job(other, kernel.Y, probes.get(change), keep_errors=progressive))
+    online, *changed = learn_online(kernel, jobs)
     if answers is not None:
         answers.note_online()
     dual, effective = effective_targets(kernel, online, learner, gamma.value)
     learned = LearnedStream(online, dual, effective, nothing, nothing, answers=answers)
+    learned.changed = dict(zip(others, changed, strict=True))
     diverged = (
         f"The online learner diverges: {online.failure}, its error overflows at "
         f"lr = {learner.lr:.4g}; the largest stable rate is {limit:.4g}."
     )
     _note(learned, "online", online, diverged)
+    _learn_corrected(kernel, learned, learner, gamma, block_size, ridge, progressive)
+    if answers is not None:
+        answers.said |= {change: one.predictions.numpy() for change, one in probes.items()}
+    return learned
 
+
+def _learn_corrected(
+    kernel: StreamKernel,
+    learned: LearnedStream,
+    learner: SGD,
+    gamma: ChosenValue,
+    block_size: int,
+    ridge: float | Auto,
+    before_blocks: bool,
+) -> None:
+    """Chooses the correction, and runs the learner on exact and on iterative targets."""
+    answers = learned.answers
     try:
         choice, offline = choose_correction(kernel, learner, gamma, block_size, ridge)
     except NotPositiveDefiniteError as error:
         learned.failures.append(f"There is no batch model and no correction: {error}.")
-        return learned
+        return
     learned.iterative_gamma = choice.gamma
     learned.iterative_ridge = choice.ridge
     learned.coefficients["offline"] = offline.coefficients
     if answers is not None:
         answers.said["offline"] = answers.fold.batch_predictions(gamma.value)
 
-    diverged = "The online learner diverges on the {} corrected targets, {}."
+    # the targets that lead the learner to A = A_off / w
+    exact: Exact | None = None
     try:
-        # the targets that lead the learner to A = A_off / w
         exact = Exact(kernel.learner(learner), errors_reaching(offline.dual, learner))
     except UnreachableTargetsError as error:
         learned.failures.append(f"There is no exact correction: {error}.")
-    else:
-        run = learn_corrected(kernel, learner, exact, learner.batch_size)
-        learned.corrected = exact.targets
-        _note(learned, "corrected", run, diverged.format("exactly", run.failure))
-        if answers is not None and run.coefficients is not None:
-            # right only at the end: its targets depend on the whole stream
-            answers.said["corrected"] = answers.fold.end_predictions(run.coefficients)
-
     iterative = IterativeCorrection(kernel, learner, choice.aims, choice.ridge.value)
     probe = None if answers is None else answers.fold.block_probe(block_size)
-    run = learn_corrected(kernel, learner, iterative, block_size, before_blocks, probe)
+    on_iterative = OnlineRun(
+        kernel, learner, iterative.targets, before_blocks=before_blocks, probe=probe
+    )
+    followers: list[Following] = [iterative, on_iterative]
+    on_exact: OnlineRun | None = None
+    if exact is not None:
+        on_exact = OnlineRun(kernel, learner, exact.targets)
+        followers += [exact, on_exact]
+    follow(kernel.windows(block_size), followers)
+
+    diverged = "The online learner diverges on the {} corrected targets, {}."
+    if exact is not None and on_exact is not None:
+        learned.corrected = exact.targets
+        _note(learned, "corrected", on_exact, diverged.format("exactly", on_exact.failure))
+        if answers is not None and on_exact.coefficients is not None:
+            # right only at the end: its targets depend on the whole stream
+            answers.said["corrected"] = answers.fold.end_predictions(on_exact.coefficients)
     learned.iterative = iterative.targets
     if iterative.failure:
         learned.failures.append(f"There is no iterative correction: {iterative.failure}.")
     else:
         iterative.warn_if_meaningless()
-        learned.before_blocks = run.before_blocks
+        learned.before_blocks = on_iterative.before_blocks
         if answers is not None and probe is not None:
             answers.said["iterative"] = probe.predictions.numpy()
-        _note(learned, "iterative", run, diverged.format("iteratively", run.failure))
-    return learned
+        failure = diverged.format("iteratively", on_iterative.failure)
+        _note(learned, "iterative", on_iterative, failure)
 
 
 def _note(learned: LearnedStream, name: LearnerName, run: OnlineRun, failure: str) -> None:

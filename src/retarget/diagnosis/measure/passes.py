@@ -158,19 +158,21 @@ class Job(NamedTuple):
     learner: SGD
     targets: Tensor
     probe: Probe | None = None
+    keep_errors: bool = True
 
 
 def learn_online(
-    kernel: StreamKernel,
-    jobs: Sequence[Job],
-    *,
-    keep_errors: bool = True,
-    order: Tensor | None = None,
+    kernel: StreamKernel, jobs: Sequence[Job], order: Tensor | None = None
 ) -> list[OnlineRun]:
-    """Runs learners over the stream, in its order or another."""
+    """Runs learners over the stream, in its order or another, in one pass."""
     runs = [
         OnlineRun(
-            kernel, job.learner, job.targets, keep_errors=keep_errors, order=order, probe=job.probe
+            kernel,
+            job.learner,
+            job.targets,
+            keep_errors=job.keep_errors,
+            order=order,
+            probe=job.probe,
         )
         for job in jobs
     ]
@@ -188,8 +190,8 @@ def squared_errors_of_rates(
     They are those of all rows, each before it is learned, or of the first half of the stream.
     """
     if learner.has_memory:
-        jobs = [Job(replace(learner, lr=float(rate)), kernel.Y) for rate in rates]
-        runs = learn_online(kernel, jobs, keep_errors=False)
+        learners = [replace(learner, lr=float(rate)) for rate in rates]
+        runs = learn_online(kernel, [Job(one, kernel.Y, keep_errors=False) for one in learners])
         return torch.stack([run.first_half if first_half else run.squared_error for run in runs])
     rows = max(1, len(kernel) // 2) if first_half else len(kernel)
     total = kernel.Y.new_zeros(len(rates), kernel.Y.shape[1])

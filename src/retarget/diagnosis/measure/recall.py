@@ -155,8 +155,8 @@ class Fold:
                 order = torch.from_numpy(rng.permutation(int(moment)))
                 pairs = Pairs(self.late.place[asked], self.late.moment[asked])
                 probe = self.probe(pairs, order)
-                job = Job(learner, self.kernel.Y, probe)
-                (run,) = learn_online(self.kernel, [job], keep_errors=False, order=order)
+                job = Job(learner, self.kernel.Y, probe, keep_errors=False)
+                (run,) = learn_online(self.kernel, [job], order)
                 predictions[int(moment)].append(probe.predictions.numpy())
                 ends += [run] if whole else []
         return Orders(predictions, ends)
@@ -240,7 +240,11 @@ class AskedAgain:
     def everybody(self, fold: Fold, number: int, orders: bool) -> FoldAnswers:
         """Asks every learner about a fold of this number, perhaps in random orders as well."""
         probes = {change: fold.probe() for change in self.changes}
-        jobs = [Job(other, fold.kernel.Y, probes[change]) for change, other in self.changes.items()]
+        Y = fold.kernel.Y
+        jobs = [
+            Job(other, Y, probes[change], keep_errors=False)
+            for change, other in self.changes.items()
+        ]
         answers = self._learned(fold, jobs)
         answers.note_online()
         answers.said |= {change: one.predictions.numpy() for change, one in probes.items()}
@@ -254,8 +258,9 @@ class AskedAgain:
 
     def _learned(self, fold: Fold, others: list[Job]) -> FoldAnswers:
         probe, later = fold.whole_probe()
-        jobs = [Job(self.learner, fold.kernel.Y, probe), *others]
-        learn_online(fold.kernel, jobs, keep_errors=False)
+        learn_online(
+            fold.kernel, [Job(self.learner, fold.kernel.Y, probe, keep_errors=False), *others]
+        )
         return FoldAnswers(fold, probe, later)
 
 
