@@ -338,20 +338,30 @@ class FeatureKernel(StreamKernel):
     """
 
     def __init__(
-        self, features: Any, X: Tensor, Y: Tensor, advance: Advance | None = None, room: int = 0
+        self,
+        features: Any,
+        X: Tensor,
+        Y: Tensor,
+        advance: Advance | None = None,
+        room: int = 0,
+        known: Tensor | None = None,
     ) -> None:
         super().__init__(X, Y, advance)
         self.map = features
+        self._room = room
         size = features(X[:1]).shape[1]
         rows_kept = len(X) if 4 * len(X) * size <= room else 0
-        kept = X.new_empty((rows_kept, size), dtype=torch.float32)
+        kept = X.new_empty((rows_kept, size), dtype=torch.float32) if known is None else known
+        self._kept = X.new_empty(0)  # until all of them are
         self._sums = FeatureSums.nothing(size, Y.shape[1], X)
         self._sum = X.new_zeros(size)
         self._diagonal = X.new_empty(len(X))
         for rows, _ in self._ranges(1):
-            Phi = self.query(X[rows])
+            if known is None:
+                Phi = self.query(X[rows])
+                if len(kept):
+                    kept[rows] = Phi
             if len(kept):
-                kept[rows] = Phi
                 Phi = kept[rows].double()
             self._sums.add(Phi, Y[rows])
             self._sum += Phi.sum(0)
@@ -375,11 +385,12 @@ class FeatureKernel(StreamKernel):
 
     def of(self, X: Tensor, Y: Tensor) -> Self:
         """The same features of another stream."""
-        return type(self)(self.map, X, Y)
+        return type(self)(self.map, X, Y, room=self._room)
 
     def part(self, rows: slice | Tensor) -> Self:
-        """The same features of some rows, computed again."""
-        return self.of(self.X[rows], self.Y[rows])
+        """The same features of some rows, computed again unless they are kept."""
+        known = self._kept[rows] if len(self._kept) else None
+        return type(self)(self.map, self.X[rows], self.Y[rows], room=self._room, known=known)
 
     def dense(self, rows: Tensor) -> DenseKernel:
         """Inner products of the features."""
