@@ -169,6 +169,7 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     kernel = both_kernels(stream)[number]
     few = kernel.part(kernel.spread_rows(30))
     expected, _ = choose_correction(few, LEARNER, automatic(gamma / 2), 4, "auto")
+    monkeypatch.setattr(correction, "CHOOSING_ROWS", 4)
     monkeypatch.setattr(correction, rows, 30)
     found, offline = choose_correction(kernel, LEARNER, automatic(gamma), 4, "auto")
     assert found.gamma.value == pytest.approx(2 * expected.gamma.value)
@@ -178,6 +179,15 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     np.testing.assert_allclose(found.aims, offline_aims(kernel, found.gamma.value, 4))
     A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
     np.testing.assert_allclose(offline.dual, A_off, rtol=1e-6, atol=1e-9)
+
+
+def test_fewer_rows_choose_if_there_are_many_features(monkeypatch):
+    kernel = both_kernels(make_stream(60, 2, seed=2))[1]
+    monkeypatch.setattr(correction, "CHOOSING_ROWS", 10)
+    monkeypatch.setattr(correction, "CHOOSING_WORK", 35 * kernel.feature_count**2)
+    assert correction.choosing_rows(kernel) == 35
+    monkeypatch.setattr(correction, "CHOOSING_WORK", 5 * kernel.feature_count**2)
+    assert correction.choosing_rows(kernel) == 10
 
 
 def test_smoother_ones_while_targets_are_too_large(monkeypatch):

@@ -374,6 +374,11 @@ class FeatureKernel(StreamKernel):
         return self.query(self.X[samples])
 
     @property
+    def feature_count(self) -> int:
+        """How many features there are."""
+        return len(self._sum)
+
+    @property
     def online_rows(self) -> int:
         """Few: the kernel of a window is computed from its features."""
         return min(SHORT_WINDOW, panel_rows(self.X.device))
@@ -381,7 +386,7 @@ class FeatureKernel(StreamKernel):
     @property
     def offline_rows(self) -> int:
         """Half as many as features: a factorization for each window is little then."""
-        return max(panel_rows(self.X.device), len(self._sum) // 2)
+        return max(panel_rows(self.X.device), self.feature_count // 2)
 
     def of(self, X: Tensor, Y: Tensor) -> Self:
         """The same features of another stream."""
@@ -480,7 +485,7 @@ class FeatureKernel(StreamKernel):
         """
         sums = self._sums
         if weights is not None:
-            sums = FeatureSums.nothing(len(self._sum), self.Y.shape[1], self.X)
+            sums = FeatureSums.nothing(self.feature_count, self.Y.shape[1], self.X)
             for rows, _ in self._ranges(1):
                 root = weights[rows, None].sqrt()
                 sums.add(root * self._features(rows), root * self.Y[rows])
@@ -492,7 +497,7 @@ class FeatureKernel(StreamKernel):
         self, C: Tensor, parts: Tensor, count: int, batch: int
     ) -> Iterator[tuple[slice, Tensor]]:
         """From the last window to the first, with the sum over all later rows of each part."""
-        later = C.new_zeros(len(self._sum), count * C.shape[1])
+        later = C.new_zeros(self.feature_count, count * C.shape[1])
         ranges = equal_blocks(0, len(self), batch, "corrected", self.X.device, self.online_rows)
         for rows, _ in reversed(list(ranges)):
             seen = self.panel(rows)

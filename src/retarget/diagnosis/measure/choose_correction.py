@@ -15,17 +15,19 @@ from retarget.diagnosis.measure.passes import TriedCorrection, offline_aims
 from retarget.diagnosis.options import Auto
 from retarget.diagnosis.result import ChosenValue
 from retarget.engine.followers import follow
-from retarget.engine.stream_kernel import DenseKernel, Offline, StreamKernel
+from retarget.engine.stream_kernel import FeatureKernel, Offline, StreamKernel
 from retarget.learners import SGD
 
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
 AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, while that gets nearer
 AS_NEAR = 0.05  # within this, distances count as equal and the smallest change wins
 # The correction of a longer stream is chosen on so many evenly spaced rows. With the whole kernel
-# each trial needs a factorization; with features it is cheap, and more rows close more of the gap.
-# (On 200,000 rows, 60,000 and 160,000 of them choose the same.)
+# each trial needs a factorization; with few features it is cheap, and more rows close more of the
+# gap: as many rows, times the square of the features, as take some seconds. (On 200,000 rows,
+# 60,000 and 160,000 of them choose the same.)
 CHOOSING_ROWS = 4000
 CHOOSING_FEATURE_ROWS = 60_000
+CHOOSING_WORK = 2.5e10
 NEAREST = "closest to the batch model with targets of usable size, among"
 
 
@@ -54,7 +56,7 @@ def choose_correction(
     large targets are chosen only if all alternatives have them too. For a long stream, the choice
     is made on evenly spaced rows, with a ridge in proportion to their number.
     """
-    most = CHOOSING_ROWS if isinstance(kernel, DenseKernel) else CHOOSING_FEATURE_ROWS
+    most = choosing_rows(kernel)
     if len(kernel) <= most:
         search = _Search(kernel, learner, block_size, gamma, kernel.offline(gamma.value))
         return search.best(ridge), search.offline
@@ -71,6 +73,14 @@ def choose_correction(
     # the recursion that computes the aims ends as the offline learner of that ridge
     aims = offline_aims(kernel, followed.value, block_size)
     return choice._replace(aims=aims, gamma=followed), kernel.offline(gamma.value)
+
+
+def choosing_rows(kernel: StreamKernel) -> int:
+    """Returns how many rows of a longer stream the correction is chosen on."""
+    if not isinstance(kernel, FeatureKernel):
+        return CHOOSING_ROWS
+    affordable = int(CHOOSING_WORK / kernel.feature_count**2)
+    return min(max(CHOOSING_ROWS, affordable), CHOOSING_FEATURE_ROWS)
 
 
 @dataclass(frozen=True)
