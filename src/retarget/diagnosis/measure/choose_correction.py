@@ -58,13 +58,12 @@ def choose_correction(
     """
     most = choosing_rows(kernel)
     if len(kernel) <= most:
-        search = _Search(kernel, learner, block_size, gamma, kernel.offline(gamma.value))
+        search = _Search.around(kernel, learner, block_size, gamma)
         return search.best(ridge), search.offline
     few = kernel.part(kernel.spread_rows(most))
     times = len(kernel) / len(few)
     gamma_of_few = replace(gamma, value=gamma.value / times)
-    search = _Search(few, learner, block_size, gamma_of_few, few.offline(gamma_of_few.value))
-    choice = search.best(ridge)
+    choice = _Search.around(few, learner, block_size, gamma_of_few).best(ridge)
     followed = replace(
         choice.gamma,
         value=times * choice.gamma.value,
@@ -92,14 +91,25 @@ class _Search:
         learner: The online learner.
         block_size: Rows that are corrected together.
         gamma: The ridge of the offline learner.
-        offline: That learner, which the corrected one should end near to.
+        aims: (n, c) what it predicts for each block once it has seen it.
+        offline: That learner at the end, which the corrected one should end near to.
     """
 
     kernel: StreamKernel
     learner: SGD
     block_size: int
     gamma: ChosenValue
+    aims: Tensor
     offline: Offline
+
+    @classmethod
+    def around(
+        cls, kernel: StreamKernel, learner: SGD, block_size: int, gamma: ChosenValue
+    ) -> "_Search":
+        """Returns the search for what ends near to the offline learner with this ridge."""
+        # in this order one factorization serves both
+        aims = offline_aims(kernel, gamma.value, block_size)
+        return cls(kernel, learner, block_size, gamma, aims, kernel.offline(gamma.value))
 
     def best(self, ridge: float | Auto) -> CorrectionChoice:
         """Returns the correction that ends nearest; of about equally near ones, the roughest."""
@@ -135,7 +145,9 @@ class _Search:
 
     def _followed(self, gamma: float, ridges: list[float], automatic: bool) -> CorrectionChoice:
         """Returns the best of these ridges, for following the offline learner with this gamma."""
-        aims = offline_aims(self.kernel, gamma, self.block_size)
+        aims = self.aims
+        if gamma != self.gamma.value:
+            aims = offline_aims(self.kernel, gamma, self.block_size)
         corrections = [TriedCorrection(self.kernel, self.learner, aims, ridge) for ridge in ridges]
         follow(self.kernel.windows(self.block_size), corrections)
         ends = [one.coefficients for one in corrections]
