@@ -133,14 +133,14 @@ class Probe:
         self._order = order
         self._rows = rows
         self._times = times
+        self._pairs = np.argsort(times, kind="stable")  # pairs in the order in which they are asked
+        self._sorted_times = times[self._pairs]
 
     def ask(self, window: Window, state: Any, lesson: Lesson, errors: Tensor) -> None:
         """Asks what falls into a lesson, of which the errors are known but not yet learned."""
         start, stop = window.rows.start, window.rows.stop
-        inside = (self._times > start) & (self._times <= stop)
-        if start == 0:
-            inside |= self._times == 0
-        pairs = np.flatnonzero(inside)
+        low, high = np.searchsorted(self._sorted_times, (start, stop), side="right")
+        pairs = self._pairs[low if start else 0 : high]
         step_of = lesson.memory.step_of
         batch = int((step_of == 0).sum())
         for some in panels(len(pairs), 1, errors.device):
