@@ -51,7 +51,7 @@ def test_memory_and_features_by_default(monkeypatch):
         assert approximation.memory_limit("auto") == limit
     assert approximation.memory_limit(1e6) == 1_000_000
     counts = [approximation.feature_count("auto", n) for n in (10**4, 10**5, 10**6, 10**9)]
-    assert counts == [2048, 1024, 256, 128]
+    assert counts == [1536, 1024, 256, 128]
     expected = 12 * 10**8 + 8 * 10_000 * (20 + 48 + 1024) + 32 * 2000**2
     assert approximation.exact_memory(10_000, 20, 1) == expected
 
