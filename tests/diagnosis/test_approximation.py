@@ -87,6 +87,13 @@ def test_features_in_single_precision():
     assert (anew.panel(some).features == chosen(X[some])).all()
     assert (kept.panel(some).features == rounded[some]).all()
     assert (kept.panel(some, order).features == rounded[order[some]]).all()
+    for rows in (order[:7], some):  # a part has the features that are kept
+        part = kept.part(rows)
+        assert (part.panel(slice(2, 5)).features == rounded[rows][2:5]).all()
+        assert_same(
+            part.values(part.offline(0.3).coefficients),
+            kept.dense(rows).values(kept.dense(rows).offline(0.3).dual),
+        )
     # the kernel is that of the rounded features, consistently
     exact = DenseKernel(lambda _: rounded @ rounded.mT, X, Y)
     assert_same(kept.density(), exact.density())

@@ -137,3 +137,12 @@ def test_each_window_is_told_and_holds_whole_blocks():
     ]
     assert parts[1].samples.tolist() == [4, 3, 2, 1]
     assert seen == [6, 4, 1]
+
+
+def test_windows_suit_those_who_follow():
+    X = torch.randn(2000, 600, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    kernel = stream_kernel.FeatureKernel(lambda samples: samples, X, X[:, :1])
+    online = [len(window.targets) for window in kernel.windows(1)]
+    assert 128 <= online[0] < 256
+    offline = [len(window.targets) for window in kernel.windows(50, least=kernel.offline_rows)]
+    assert 300 <= offline[0] < 600
