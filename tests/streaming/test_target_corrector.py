@@ -156,15 +156,22 @@ def test_targets_and_kernels_with_autograd():
     assert len(diverging) == 0
 
 
-def test_precision_that_is_lost_is_said():
-    X, Y = made()
-    one = rt.TargetCorrector(rt.Linear(), rt.SGD(0.01), 1e-15, 1, features=5)
-    one.correct(10 * X[:1], Y[:1])
-    with pytest.warns(PrecisionWarning, match="normal equations of the features"):
-        one.correct(X[1:2], Y[1:2])
+@pytest.mark.parametrize("aim", ["all", "window:40", "discount:0.99"])
+def test_lost_digits_of_features_are_said(aim):
+    X, Y = made(n=40)
+    X = 1e4 * np.hstack([X, X + 1e-7 * made(n=40, seed=1)[0]])  # every column nearly twice
+    learner = rt.SGD(1e-12)
+    one = rt.TargetCorrector(rt.Linear(), learner, 1e-6, 8, aim=aim, features=X.shape[1])
+    with pytest.warns(PrecisionWarning, match="normal equations of the features") as caught:
+        one.correct(X, Y)
+        one.correct(X, Y)
+    assert len(caught) == 1
+
+
+def test_lost_digits_of_a_window_are_said():
     X = np.linspace(0, 1, 20)[:, None]
     one = rt.TargetCorrector(rt.RBF(0.3), rt.SGD(lr=0.1), 0.0, 20, 0.1, aim="window:20")
-    with pytest.warns(PrecisionWarning, match="the aim's kernel has a condition number"):
+    with pytest.warns(PrecisionWarning, match=r"gamma I \+ K has a condition number"):
         one.correct(X, X[:, 0])
 
 

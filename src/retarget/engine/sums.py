@@ -1,16 +1,34 @@
 r"""Ridge regression with explicit features, from sums over samples.
 
 The weights solve $(\gamma I + \Phi^\top \Phi)\, \theta = \Phi^\top Y$. (`StreamingRidge` has
-sums of its own, with an intercept, that lose fewer digits when samples are forgotten.)
+sums of its own: about the means, in triangles that are never written to, and with bounds on what
+forgetting cost; see `Moments`.)
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from retarget.engine.condition import matrix_condition, warn_if_meaningless
 from retarget.engine.definite import normal_factor
+from retarget.state_files import require_shape
+
+NAME = "the normal equations of the features"
+
+
+class NormalFactor(NamedTuple):
+    r"""The Cholesky factor of $\gamma I + \Phi^\top \Phi$.
+
+    Attributes:
+        lower: (features, features) the triangle.
+        condition: An estimate of the condition number; 1 if digits are plenty.
+    """
+
+    lower: Tensor
+    condition: float
 
 
 @dataclass(eq=False)
@@ -36,6 +54,16 @@ class FeatureSums:
         weighted = features if weights is None else weights * features
         return cls(weighted.mT @ features, weighted.mT @ Y)
 
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], shape: tuple[int, ...]) -> Self:
+        """Checks and restores what `to_state` returned; `shape` is that of the weights."""
+        normal = require_shape("scatter", state["scatter"], shape[0], shape[0])
+        return cls(normal, require_shape("cross", state["cross"], *shape))
+
+    def to_state(self) -> dict[str, Tensor]:
+        """Returns the sums by name."""
+        return {"scatter": self.normal, "cross": self.moment}
+
     def copy(self) -> Self:
         """Returns sums of their own."""
         return type(self)(self.normal.clone(), self.moment.clone())
@@ -50,9 +78,16 @@ class FeatureSums:
         normal = torch.addmm(self.normal, features.mT, features)
         return type(self)(normal, torch.addmm(self.moment, features.mT, Y))
 
-    def weights(self, gamma: float) -> Tensor:
-        """(features, c) the ridge solution."""
+    def factor(self, gamma: float) -> NormalFactor:
+        """The factor of the normal equations with this ridge."""
         regularized = self.normal.clone()
         regularized.diagonal().add_(gamma)
-        solution: Tensor = torch.cholesky_solve(self.moment, normal_factor(regularized, gamma))
+        lower = normal_factor(regularized, gamma)
+        return NormalFactor(lower, matrix_condition(regularized, lower))
+
+    def weights(self, gamma: float) -> Tensor:
+        """(features, c) the ridge solution; warns if few of its digits are correct."""
+        factor = self.factor(gamma)
+        warn_if_meaningless(NAME, factor.condition, self.normal.dtype)
+        solution: Tensor = torch.cholesky_solve(self.moment, factor.lower)
         return solution

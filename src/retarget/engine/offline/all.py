@@ -20,16 +20,15 @@ from torch import Tensor
 
 from retarget.arrays import shallow
 from retarget.engine.cholesky import GrowingCholesky
-from retarget.engine.condition import matrix_condition, warn_if_meaningless
 from retarget.engine.definite import normal_factor
 from retarget.engine.lesson import diagonal_blocks
-from retarget.engine.offline.learner import OfflineLearner
+from retarget.engine.offline.learner import OfflineLearner, RidgeFromSums
 from retarget.engine.primal import FeatureRows
 from retarget.engine.settling import in_blocks
 from retarget.engine.sums import FeatureSums
 from retarget.engine.triangular import solve_lower, solve_lower_transposed
 from retarget.errors import InvalidInputError
-from retarget.state_files import part_of, require_shape
+from retarget.state_files import part_of
 
 # The prediction Y - gamma A loses its digits if it is small beside Y, as it is for a sample whose
 # kernel is this many times smaller than gamma.
@@ -138,17 +137,10 @@ class KernelRidge(OfflineLearner):
             )
 
 
-class RecursiveRidge(OfflineLearner):
-    """Ridge regression on all the past, from its features: stores m^2 numbers for m features.
+class RecursiveRidge(RidgeFromSums):
+    """Ridge regression on all the past, from its features."""
 
-    Attributes:
-        condition: The largest estimate of the condition number of the normal equations so far.
-    """
-
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
-        self.condition = 1.0
-        self._sums: FeatureSums | None = None  # with gamma in them; the first samples set the sizes
+    _sums: FeatureSums | None = None  # the first samples set the sizes
 
     def innovation(self, rows: FeatureRows, Y: Tensor) -> Innovation:
         """Learns new samples, after predicting them."""
@@ -159,9 +151,7 @@ class RecursiveRidge(OfflineLearner):
         sums = self._sums
         if sums is None:
             sums = FeatureSums.nothing(features.shape[1], Y.shape[1], Y)
-            sums.normal.diagonal().add_(self.gamma)
-        R = normal_factor(sums.normal, self.gamma)
-        self.condition = max(self.condition, matrix_condition(sums.normal, R))
+        R = self._factor(sums)
         V = solve_lower(R, features.mT)
         predicted = V.mT @ solve_lower(R, sums.moment)
         left = (V.mT @ V).mul_(self.gamma)
@@ -184,22 +174,12 @@ class RecursiveRidge(OfflineLearner):
         precise = predictions_of_small(left, before, new, newest, block_size)
         return torch.where(small[:, None], precise, usual)
 
-    def warn_once(self) -> bool:
-        """Warns once if few digits are correct; returns whether it has ever warned."""
-        if self._sums is not None and not self._warned:
-            name = "the normal equations of the features"
-            self._warned = warn_if_meaningless(name, self.condition, self._sums.normal.dtype)
-        return self._warned
-
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {"condition": self.condition}
-        if self._sums is not None:
-            state |= {"normal": self._sums.normal, "moment": self._sums.moment}
-        return state
+        return state if self._sums is None else state | self._sums.to_state()
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
         """Restores a saved state after `learned` samples."""
         self.condition = float(state["condition"])
-        normal = require_shape("normal", state["normal"], shape[0], shape[0])
-        self._sums = FeatureSums(normal, require_shape("moment", state["moment"], *shape))
+        self._sums = FeatureSums.from_state(state, shape)

@@ -4,10 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from retarget.arrays import shallow
+from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.stream import Window
+from retarget.engine.sums import NAME, FeatureSums
 
 
 class OfflineLearner(ABC):
@@ -47,6 +50,32 @@ class OfflineLearner(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
         """Restores a saved state after `learned` samples; `shape` is the coefficients' shape."""
+
+
+class RidgeFromSums(OfflineLearner):
+    """Ridge regression from sums over features: m^2 numbers for m features.
+
+    Attributes:
+        condition: The largest estimate of the condition number of the normal equations so far.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = gamma
+        self.condition = 1.0
+        self._dtype = torch.float64
+
+    def _factor(self, sums: FeatureSums) -> Tensor:
+        """(m, m) the Cholesky factor of the normal equations, whose condition is remembered."""
+        factor = sums.factor(self.gamma)
+        self.condition = max(self.condition, factor.condition)
+        self._dtype = sums.normal.dtype
+        return factor.lower
+
+    def warn_once(self) -> bool:
+        """Warns once if few digits are correct; returns whether it has ever warned."""
+        if not self._warned:
+            self._warned = warn_if_meaningless(NAME, self.condition, self._dtype)
+        return self._warned
 
 
 def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:

@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import require_memory
-from retarget.engine.condition import matrix_condition, warn_if_meaningless
-from retarget.engine.definite import not_positive_definite
-from retarget.engine.offline.learner import OfflineLearner, block_bounds
+from retarget.engine.cholesky import GrowingCholesky
+from retarget.engine.offline.learner import OfflineLearner, RidgeFromSums, block_bounds
 from retarget.engine.primal import FeatureRows
 from retarget.engine.sums import FeatureSums
 from retarget.errors import InvalidInputError, InvalidTypeError
@@ -122,21 +121,16 @@ class RecentKernelRidge(OfflineLearner):
         targets[kept:] = Y[-new:]
         self._K = K
         self._Y = targets
-        noise = self.gamma / self.aim.weights(targets)[:, 0]
-        return K_rows[:, -count:] @ self._solve(K, noise, targets)
+        return K_rows[:, -count:] @ self._coefficients(K, targets)
 
-    def _solve(self, K: Tensor, noise: Tensor, targets: Tensor) -> Tensor:
-        """(N, c) the solution of (diag(noise) + K) A = Y, scaled to a diagonal of about 1."""
-        scale = (K.diagonal().clamp(min=0) + noise).clamp(min=torch.finfo(K.dtype).tiny).rsqrt()
-        M = K * scale[:, None] * scale
-        M.diagonal().add_(noise * scale**2)
-        factor, info = torch.linalg.cholesky_ex(M)
-        if info.item():
-            raise not_positive_definite(K + torch.diag(noise), self.gamma, int(info) - 1)
-        if not self._warned:
-            condition = matrix_condition(M, factor)
-            self._warned = warn_if_meaningless("the aim's kernel", condition, M.dtype)
-        return scale[:, None] * torch.cholesky_solve(scale[:, None] * targets, factor)
+    def _coefficients(self, K: Tensor, targets: Tensor) -> Tensor:
+        r"""(N, c) $A = W^{1/2} (\gamma I + W^{1/2} K W^{1/2})^{-1} W^{1/2} Y$."""
+        root = self.aim.weights(targets).sqrt()
+        scaled = root * K * root.mT
+        factor = GrowingCholesky(self.gamma, lambda rows: scaled[rows, rows])
+        factor.commit(factor.extend(scaled))
+        self._warned = self._warned or factor.warn_once()
+        return root * factor.solve(root * targets)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
@@ -154,22 +148,24 @@ class RecentKernelRidge(OfflineLearner):
             )
 
 
-class RecentFeatureRidge(OfflineLearner):
+class RecentFeatureRidge(RidgeFromSums):
     """Ridge regression on the samples that count, from their features."""
 
     def __init__(self, aim: Aim, gamma: float) -> None:
+        super().__init__(gamma)
         self.aim = aim
-        self.gamma = gamma
 
     def predictions(
         self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
     ) -> Tensor:
         """(m, c) the prediction for each new block, once it is learned."""
         blocks = [slice(*bounds) for bounds in block_bounds(len(Y), block_size)]
-        Phi = rows.features
-        return torch.cat(
-            [Phi[b] @ self._sums_with(Phi[b], Y[b]).weights(self.gamma) for b in blocks]
-        )
+        return torch.cat([self._predict_after(rows.features[b], Y[b]) for b in blocks])
+
+    def _predict_after(self, features: Tensor, Y: Tensor) -> Tensor:
+        """(b, c) the prediction for one new block, once it is learned."""
+        sums = self._sums_with(features, Y)
+        return features @ torch.cholesky_solve(sums.moment, self._factor(sums))
 
     @abstractmethod
     def _sums_with(self, features: Tensor, Y: Tensor) -> FeatureSums:
@@ -191,15 +187,17 @@ class WindowedFeatureRidge(RecentFeatureRidge):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
-        if self._newest is None:
-            return {}
-        return {"first": self._newest[0], "second": self._newest[1]}
+        state: dict[str, Any] = {"condition": self.condition}
+        if self._newest is not None:
+            state |= {"features": self._newest[0], "targets": self._newest[1]}
+        return state
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
         """Restores a saved state after `learned` samples."""
+        self.condition = float(state["condition"])
         count = min(self.aim.horizon, learned)
-        features = require_shape("first", state["first"], count, shape[0])
-        self._newest = features, require_shape("second", state["second"], count, shape[1])
+        features = require_shape("features", state["features"], count, shape[0])
+        self._newest = features, require_shape("targets", state["targets"], count, shape[1])
 
 
 class DiscountedFeatureRidge(RecentFeatureRidge):
@@ -218,11 +216,10 @@ class DiscountedFeatureRidge(RecentFeatureRidge):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as named tensors and numbers."""
-        if self._sums is None:
-            return {}
-        return {"first": self._sums.normal, "second": self._sums.moment}
+        state: dict[str, Any] = {"condition": self.condition}
+        return state if self._sums is None else state | self._sums.to_state()
 
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
         """Restores a saved state after `learned` samples."""
-        normal = require_shape("first", state["first"], shape[0], shape[0])
-        self._sums = FeatureSums(normal, require_shape("second", state["second"], *shape))
+        self.condition = float(state["condition"])
+        self._sums = FeatureSums.from_state(state, shape)
