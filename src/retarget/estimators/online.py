@@ -16,7 +16,7 @@ from retarget.engine.offline.recent import as_aim
 from retarget.engine.stability import largest_stable_lr
 from retarget.errors import InvalidInputError, own_constructor
 from retarget.estimators.base import StreamClassifier, StreamEstimator, StreamRegressor
-from retarget.kernels import Kernel, PrecomputedKernel
+from retarget.kernels import Kernel
 from retarget.kernels.lookup import as_kernel, takes_width
 from retarget.learners import SGD
 from retarget.scalars import as_non_negative
@@ -157,7 +157,7 @@ class OnlineKernelEstimator(StreamEstimator):
             kernel = as_kernel(self.kernel, self.width, as_tensor("X", X))
         else:
             kernel = as_kernel(self.kernel)
-        if isinstance(kernel, PrecomputedKernel):
+        if not kernel.takes_new_samples:
             raise InvalidInputError(
                 "kernel is a precomputed matrix, which cannot compare new samples; give a kernel "
                 "function, or use rt.online_coefficients on the matrix"

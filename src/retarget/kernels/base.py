@@ -33,6 +33,7 @@ class Kernel(ABC):
     Attributes:
         name: What users call it, if anything; a name can be taken only once.
         exact_features: Whether the inner products of its features are the kernel itself.
+        takes_new_samples: Whether it compares samples that it was not made of.
 
     Examples:
         >>> class Quadratic(Kernel, name="quadratic"):
@@ -47,6 +48,7 @@ class Kernel(ABC):
 
     name: ClassVar[str | None] = None
     exact_features: ClassVar[bool] = False
+    takes_new_samples: ClassVar[bool] = True
 
     def __init_subclass__(
         cls, name: str | None = None, kind: str | None = None, **arguments: Any
@@ -118,7 +120,8 @@ class Kernel(ABC):
     def explicit_features(self, count: int, seed: int) -> Callable[[Any], Any] | None:
         """Returns a function from samples to features; None if the kernel has none.
 
-        A feature map of this kernel is made from it, so it must not change later.
+        A feature map is made from the function, which must not change later. If the kernel itself
+        may, the function has a copy of it, as its attribute `kernel`.
         """
         features = getattr(self, "features", None)
         return None if features is None else features(count, seed)

@@ -20,7 +20,6 @@ from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.plan import require_settled_layers
 from retarget.kernels.empirical.projection import Projection
-from retarget.kernels.empirical.sketch import FrozenSketch
 from retarget.kernels.features import Features, require_features
 from retarget.kernels.lookup import as_kernel, kernel_names, named_class
 from retarget.samples import (
@@ -123,7 +122,7 @@ def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) ->
         description |= {"features": features, "seed": seed}
     return FeatureMap(
         partial(_without_start, known),
-        known.kernel if isinstance(known, FrozenSketch) else kernel,
+        getattr(known, "kernel", kernel),
         exact,
         description,
         any_inputs=description is not None and not exact,

@@ -121,6 +121,8 @@ class PrecomputedKernel(Kernel):
         array([[1., 3.]])
     """
 
+    takes_new_samples = False
+
     def __init__(self, K: Any) -> None:
         gram = as_gram(K)
         require_symmetric("K", gram)

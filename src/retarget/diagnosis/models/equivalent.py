@@ -44,6 +44,7 @@ class Description(NamedTuple):
 
     words: str
     kernel: Features | EmpiricalNTK
+    features: Callable[[Tensor], Tensor]  # whose inner products are the kernel, exactly
     learner: SGD
     start: Callable[[Tensor], Tensor]  # (m, c) predictions before anything was learned
 
@@ -87,7 +88,7 @@ def _linear(
     nearly = f"This is nearly exact: the penalty {penalty} does not shrink the real intercept."
     words += f"{', with a constant feature for the intercept' if constant else ''}. "
     words += nearly if penalty else "This is exact."
-    return Description(words, Features(features), learner, at_first)
+    return Description(words, Features(features), features, learner, at_first)
 
 
 def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
@@ -206,7 +207,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
         outputs: Tensor = network(rows)
         return outputs.reshape(len(rows), -1)
 
-    return Description(words, kernel, learner, start)
+    return Description(words, kernel, kernel.features, learner, start)
 
 
 def _as_learner(model: TorchModel, optimizer: Any, loss: LossFunction) -> SGD:
@@ -298,7 +299,7 @@ def open_description(description: Description, X: Tensor, Y: Tensor) -> Machine:
     kernel = description.kernel
     n = len(X)
     start = description.start(X)
-    own = feature_map(kernel if isinstance(kernel, Features) else Features(kernel.features))
+    own = feature_map(description.features)
     size = own(X[:1]).shape[1]
     few = size <= MOST_FEATURES and n * size**2 <= FEATURE_WORK
     if few and 2 * size < n:
