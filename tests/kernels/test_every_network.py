@@ -8,7 +8,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.empirical import assembly, ntk, plan, private
+from retarget.kernels.empirical import assembly, ntk, private
 from support.networks import NETWORKS, Doubled, Network, network, parameter
 from support.oracles.empirical_ntk import close, gradients, products
 
@@ -80,9 +80,9 @@ def plans(kernel, X, monkeypatch):
     """Whether each plan that was made to compute the kernel had rules."""
     made, make = [], ntk.make_plan
 
-    def noted(*arguments, in_factors):
-        made.append(arguments[-1])
-        return make(*arguments, in_factors=in_factors)
+    def noted(network, samples, options):
+        made.append(options.rules)
+        return make(network, samples, options)
 
     monkeypatch.setattr(ntk, "make_plan", noted)
     kernel(X)
@@ -211,7 +211,7 @@ def test_a_layer_at_more_positions_for_later_samples(overhead, monkeypatch):
 
     module, X = otherwise(None)
     module.run = run
-    monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
+    monkeypatch.setattr("retarget.kernels.empirical.forms.PAIR_OVERHEAD", overhead)
     monkeypatch.setattr(assembly.Assembly, "__init__", in_chunks(2))
     G = gradients(module, X)
     close(rt.EmpiricalNTK(module)(X), products(G, G))

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 import retarget as rt
-from retarget.kernels.empirical import plan
 from retarget.samples import take
 from support.networks import Network, parameter
 from support.oracles.empirical_ntk import close, forms, jacobian, jacobian_gram, products
@@ -61,7 +60,7 @@ def test_agrees_with_the_jacobian(name):
 @pytest.mark.parametrize("overhead", [-1e9, 1e9])
 def test_both_forms_of_an_embedding_agree(overhead, monkeypatch):
     module, X = network("positions in a row"), sentences(5)
-    monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
+    monkeypatch.setattr("retarget.kernels.empirical.forms.PAIR_OVERHEAD", overhead)
     names = ["tokens.weight", "positions.weight", "segments.weight"]
     J = jacobian(module, X, names)
     for outputs in ("mean", "full"):
@@ -283,7 +282,7 @@ def test_the_kernel_and_its_sketch(read, monkeypatch):
     close(F @ F.T, products(J, J))
     sketches = []
     for overhead in (-1e9, 64, 1e9):  # all layers by pairs, the cheapest, all by gradients
-        monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
+        monkeypatch.setattr("retarget.kernels.empirical.forms.PAIR_OVERHEAD", overhead)
         sketches.append(rt.EmpiricalNTK(module, sketch=40, seed=3).features(X))
     close(sketches[1], sketches[0])
     close(sketches[2], sketches[0])

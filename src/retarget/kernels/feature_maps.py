@@ -18,8 +18,8 @@ from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
-from retarget.kernels.empirical.plan import require_settled_layers
 from retarget.kernels.empirical.projection import Projection
+from retarget.kernels.empirical.trial import require_settled_layers
 from retarget.kernels.features import Features, require_features
 from retarget.kernels.lookup import as_kernel, kernel_names, named_class
 from retarget.samples import (

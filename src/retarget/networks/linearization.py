@@ -21,8 +21,8 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.kernels.base import Kernel
-from retarget.kernels.empirical.plan import require_settled_layers
 from retarget.kernels.empirical.recording import outputs_with
+from retarget.kernels.empirical.trial import require_settled_layers
 from retarget.learners import SGD
 from retarget.samples import (
     Samples,

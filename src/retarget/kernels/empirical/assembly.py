@@ -44,7 +44,7 @@ class Assembly:
         self._progress = progress
         like = plan.network.like
         dtype = plan.dtype
-        r = plan.rows
+        r = plan.selection.rows
         require_memory(
             "the kernel matrix",
             rows * r * columns * r * dtype.itemsize / like.element_size(),
@@ -89,7 +89,7 @@ class Assembly:
             for rows in _ranges(0, count(A), self.chunk):
                 terms = zip(self.plan.terms, self._factors(take(A, rows), bar), strict=True)
                 parts.append(torch.stack([term.diagonal(each) for term, each in terms]).sum(0))
-        return torch.cat(parts).flatten() * self.plan.scale
+        return torch.cat(parts).flatten() * self.plan.selection.scale
 
     def features_and_outputs(self, A: Samples) -> tuple[Tensor, Tensor]:
         """(n, d) whose inner products are the kernel, and (n, c) the network's outputs."""
@@ -101,7 +101,7 @@ class Assembly:
                 features.append(self.plan.features(factors))
                 outputs.append(passed)
                 bar.advance(rows.stop - rows.start)
-        return torch.cat(features) * math.sqrt(self.plan.scale), torch.cat(outputs)
+        return torch.cat(features) * math.sqrt(self.plan.selection.scale), torch.cat(outputs)
 
     def _factors(self, samples: Samples, bar: PatientBar) -> list[Factors]:
         """All terms' factors of these samples, computed chunk by chunk."""
@@ -124,7 +124,7 @@ class Assembly:
             block = self._block(rows.start, rows.stop, panel.start, panel.stop)
             left = self._factors(take(A, rows), bar)
             for term, mine, theirs in zip(self.plan.terms, left, of_panel, strict=True):
-                term.add(block, mine, theirs, self.plan.scale)
+                term.add(block, mine, theirs, self.plan.selection.scale)
             bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
 
     def _add_triangle(self, start: int, rows: slice, of_panel: list[Factors]) -> None:
@@ -133,10 +133,10 @@ class Assembly:
             for part in _ranges(rows.start, rows.stop, term.triangle_rows(rows.stop - rows.start)):
                 block = self._block(start + part.start, start + part.stop, start, start + part.stop)
                 left, right = (tuple(f[some] for f in factors) for some in (part, slice(part.stop)))
-                term.add(block, left, right, self.plan.scale)
+                term.add(block, left, right, self.plan.selection.scale)
 
     def _block(self, top: int, bottom: int, first: int, last: int) -> Tensor:
-        r = self.plan.rows
+        r = self.plan.selection.rows
         return self.K[top * r : bottom * r, first * r : last * r]
 
     def _bar(self, steps: int) -> PatientBar:

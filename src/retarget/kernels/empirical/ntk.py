@@ -25,7 +25,7 @@ from retarget.kernels.empirical.parameters import (
 from retarget.kernels.empirical.plan import (
     EmpiricalPlan,
     GradientMode,
-    Outputs,
+    PlanOptions,
     RuleError,
     make_plan,
     sketched,
@@ -39,6 +39,7 @@ from retarget.kernels.empirical.terms import (
     MoreLivePositionsError,
     tensor_cores,
 )
+from retarget.kernels.empirical.trial import Outputs
 from retarget.samples import (
     Samples,
     as_samples,
@@ -345,8 +346,8 @@ class EmpiricalNTK(Kernel):
         like = self._like()
         dtype = self._dtype()
         sketching = self.projection is not None
-        options = self.outputs, self.mode, dtype, reuse, packed, rules
-        plan = make_plan(network, samples, *options, in_factors=sketching)
+        options = PlanOptions(self.outputs, self.mode, dtype, reuse, packed, rules, sketching)
+        plan = make_plan(network, samples, options)
         if self.projection is not None:
             return sketched(plan, self.projection)
         single = like.dtype == dtype == torch.float32

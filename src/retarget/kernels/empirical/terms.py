@@ -17,9 +17,10 @@ kernel: one for each output in the full kernel, else 1, with the outputs among t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,7 +49,15 @@ class MoreLivePositionsError(Exception):
 
 
 class Term(ABC):
-    """One form of a layer's part of the kernel: its factors, and what they add up to."""
+    """One form of a layer's part of the kernel: its factors, and what they add up to.
+
+    Attributes:
+        in_place: Whether its first factor is written where it is to stay.
+        stays_in_factors: Whether its features are products that are written a few rows at a time.
+    """
+
+    in_place: ClassVar[bool] = False
+    stays_in_factors: ClassVar[bool] = False
 
     @abstractmethod
     def factors(self, chunk: Chunk) -> Factors:
@@ -69,6 +78,24 @@ class Term(ABC):
     def triangle_rows(self, n: int) -> int:
         """How many of n samples to add at a time if half of a symmetric matrix is enough."""
         return n
+
+    def held_beside(self, g: Mapping[LayerNames, Tensor]) -> int:
+        """Bytes held for one sample beside its factors, of which `g` has the gradients."""
+        return 0
+
+
+class KeepingTerm(Term):
+    """A term of a layer with a rule, which keeps something of the gradients by its results."""
+
+    layer: LayerNames
+
+    @abstractmethod
+    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
+        """(n, ...) what is kept of one output's gradients, in `place` if that is given."""
+
+    @abstractmethod
+    def total(self, chunk: Chunk, weights: Tensor) -> Tensor:
+        """(features,) the sum of all gradients, with a weight for each sample and output (n, c)."""
 
 
 class FeatureTerm(Term):
@@ -92,7 +119,7 @@ class FeatureTerm(Term):
 
 
 @dataclass(frozen=True)
-class GradientTerm(FeatureTerm):
+class GradientTerm(FeatureTerm, KeepingTerm):
     """The gradients of one layer, written out.
 
     Attributes:
@@ -101,6 +128,8 @@ class GradientTerm(FeatureTerm):
         root: A preconditioner's roots by feature, which the gradients are multiplied by.
         vocabulary: Rows of an embedding; None for other layers.
     """
+
+    in_place = True
 
     layer: LayerNames
     full: bool
@@ -238,7 +267,7 @@ def _outputs_of(chunk: Chunk) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PairTerm(Term):
+class PairTerm(KeepingTerm):
     """Products of inputs times products of the outputs' gradients, position by position.
 
     Attributes:
@@ -248,6 +277,8 @@ class PairTerm(Term):
         vocabulary: Rows of an embedding; None for other layers.
         outputs: The number of outputs that are summed over.
     """
+
+    stays_in_factors = True
 
     layer: LayerNames
     full: bool
@@ -281,6 +312,10 @@ class PairTerm(Term):
     def products(self, left: Tensor, right: Tensor) -> Tensor:
         """(positions, positions) products of a, or of several samples' a one after the other."""
         return left @ right.mT if self.vocabulary is None else left == right.mT
+
+    def held_beside(self, g: Mapping[LayerNames, Tensor]) -> int:
+        """All positions of the gradients, from which those that live are taken."""
+        return 0 if self.live is None else self.outputs * g[self.layer][:1].nbytes
 
     def triangle_rows(self, n: int) -> int:
         """Few, so that little is computed twice: even few samples have large products of pairs."""

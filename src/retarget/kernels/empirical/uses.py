@@ -18,7 +18,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +44,12 @@ class Use(ABC):
             stays valid after an in-place operation, such as a ReLU.
         zeros: Zeros in the shape of the result, which take no memory.
         n: Samples in the pass.
+        order: How the weight stands in its gradient: with a row, or a column, for each result.
+        is_linear: Whether each result has a row of weights of its own.
     """
+
+    order: ClassVar[Literal["rows", "columns"]] = "rows"
+    is_linear: ClassVar[bool] = False
 
     input: Tensor
     edge: GradientEdge
@@ -71,6 +76,14 @@ class Use(ABC):
         """(groups * results, features) one value for each number of a parameter, in this layout."""
         return values.reshape(rows, -1)
 
+    def rows_looked_up(self) -> int | None:
+        """Rows of an embedding; None for other layers."""
+        return None
+
+    def applied_at(self) -> int:
+        """Positions of a sample that a matrix is multiplied at."""
+        return 1
+
     def working(self) -> int:
         """Roughly how many numbers it holds on the way through the network."""
         return self.input.numel() * 3 + self.zeros.numel() * 6
@@ -78,6 +91,12 @@ class Use(ABC):
 
 class LinearUse(Use):
     """`linear`, applied to the last dimension at every position of the others."""
+
+    is_linear = True
+
+    def applied_at(self) -> int:
+        """All dimensions of the result but the last."""
+        return self.zeros.shape[:-1].numel() // self.n
 
     def has_rows(self) -> bool:
         """One or several: many modules flatten samples and positions first."""
@@ -95,6 +114,8 @@ class LinearUse(Use):
 
 class Multiplied(LinearUse):
     """`matmul` and `addmm`, whose weight stands on the right: it has a column for each result."""
+
+    order = "columns"
 
     def by_row(self, values: Tensor, rows: int) -> Tensor:
         """A column of the weight becomes a row, as `linear` has it."""
@@ -128,6 +149,10 @@ class Convolved(Use):
         """As above, with a copy of the input for each number of the window."""
         taps = self.size[0] * self.size[1]
         return self.input.numel() * (1 + 2 * taps) + self.zeros.numel() * 6
+
+    def applied_at(self) -> int:
+        """The places of the window."""
+        return self.zeros.shape[2:].numel()
 
     def _patches(self, x: Tensor) -> Tensor:
         """(n, channels * height * width of the window, positions).
@@ -190,6 +215,10 @@ class LookedUp(Use):
 
     vocabulary: int
     padding: int | None
+
+    def rows_looked_up(self) -> int:
+        """The vocabulary."""
+        return self.vocabulary
 
     def positions(self) -> Tensor:
         """(n, 1, positions, 1) tokens."""
