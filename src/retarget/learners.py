@@ -1,7 +1,7 @@
 """The description of an online learner, and the labels and colors of learners."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
@@ -244,12 +244,9 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
     rates = {n: float(group.get("initial_lr", group["lr"])) for n, group in groups.items()}
     plain = type(optimizer) is optim.SGD
     start, first = next(iter(groups.items()))
+    require_one_law(groups, rates)
     for number, group in groups.items():
         where = f"in parameter group {number}"
-        if group["maximize"]:
-            raise InvalidInputError(
-                f"{where} maximize is set; expected an optimizer that minimizes the loss"
-            )
         if plain and group["momentum"] != 0 and group["dampening"] != 0:
             raise InvalidInputError(
                 f"{where} dampening is {group['dampening']}, which torch leaves out of the first "
@@ -261,12 +258,6 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
                     f"{where} {name} is {group[name]}, but {first[name]} in group {start}; "
                     "expected the same in all groups"
                 )
-        shrinks = [rates[n] * float(groups[n]["weight_decay"]) for n in (start, number)]
-        if not math.isclose(*shrinks, rel_tol=1e-12):
-            raise InvalidInputError(
-                f"{where} lr * weight_decay is {shrinks[1]:g}, but {shrinks[0]:g} in group "
-                f"{start}; expected the same, as all weights must shrink alike"
-            )
     learner = SGD(
         rates[start],
         batch_size,
@@ -276,6 +267,28 @@ def described_optimizer(optimizer: Any, batch_size: int, reduction: Reduction) -
         reduction=reduction,
     )
     return learner, not plain or len(set(rates.values())) > 1
+
+
+def require_one_law(groups: Mapping[int, Mapping[str, Any]], rates: Mapping[int, float]) -> None:
+    """Rejects a torch optimizer's groups if they are not one learner, but for their rates.
+
+    Args:
+        groups: The groups, by number.
+        rates: The rate of each.
+    """
+    start = min(groups)
+    for number, group in groups.items():
+        where = f"in parameter group {number}"
+        if group.get("maximize"):
+            raise InvalidInputError(
+                f"{where} maximize is set; expected an optimizer that minimizes the loss"
+            )
+        shrinks = [rates[n] * float(groups[n]["weight_decay"]) for n in (start, number)]
+        if not math.isclose(*shrinks, rel_tol=1e-12):
+            raise InvalidInputError(
+                f"{where} lr * weight_decay is {shrinks[1]:g}, but {shrinks[0]:g} in group "
+                f"{start}; expected the same, as all weights must shrink alike"
+            )
 
 
 class RiverSteps(NamedTuple):

@@ -198,7 +198,7 @@ def test_features_keep_their_preconditioner():
     (lambda m: torch.optim.RMSprop(m.parameters(), weight_decay=0.1), InvalidInputError,
      "RMSprop adds weight_decay"),
     (lambda m: torch.optim.AdamW(groups(m, lr=0.1), 0.01, weight_decay=0.1), InvalidInputError,
-     "weight_decay is 0.001 in parameter group 0 and 0.01 in another"),
+     r"in parameter group 1 lr \* weight_decay is 0.01, but 0.001 in group 0"),
     (lambda m: torch.optim.SGD(m.parameters(), 0.1, maximize=True), InvalidInputError,
      "maximize is set"),
     (lambda m: torch.optim.SGD(m.parameters(), 0.0), InvalidInputError, "lr is 0.0 in parameter"),

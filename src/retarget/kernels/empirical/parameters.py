@@ -6,7 +6,6 @@ for this one while P is constant. But the P of several outputs differ, as an opt
 moments do, and then each output has a kernel of its own: their mean is exact only for one output.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from retarget.errors import InvalidInputError, InvalidTypeError, a_type
+from retarget.learners import require_one_law
 from retarget.text import did_you_mean
 
 # A parameter's name, a layer's name for all of its parameters, a pattern as in file names
@@ -96,8 +96,15 @@ def preconditioner_of(
         )
     groups = source.param_groups
     group_of = {id(value): group for group in groups for value in group["params"]}
+    rates = [float(group["lr"]) for group in groups]
+    if not rates[0] > 0:
+        raise InvalidInputError(
+            f"lr is {rates[0]} in parameter group 0; expected a positive rate, because the rates "
+            "of the other groups are relative to it"
+        )
     for group in groups:
-        _require_alike(group, groups[0], kind.__name__)
+        _require_decoupled(group, kind.__name__)
+    require_one_law(dict(enumerate(groups)), dict(enumerate(rates)))
     factors = {}
     for name in names:
         value = module.get_parameter(name)
@@ -113,7 +120,7 @@ def preconditioner_of(
                 f"the optimizer has taken no step on {name} yet, so that it has no second moments; "
                 "train a few steps first, or leave the parameter out with params="
             )
-        ratio = float(group["lr"]) / float(groups[0]["lr"])
+        ratio = float(group["lr"]) / rates[0]
         factors[name] = ratio * _FACTORS[kind](value, group, state)
     return factors
 
@@ -139,27 +146,14 @@ def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> T
     return factor
 
 
-def _require_alike(group: dict[str, Any], first: dict[str, Any], kind: str) -> None:
-    """Rejects groups whose steps are not one rate times P times the gradient."""
-    if group.get("maximize"):
-        raise InvalidInputError("maximize is set; expected an optimizer that minimizes the loss")
-    if not float(first["lr"]) > 0:
-        raise InvalidInputError(
-            f"lr is {float(first['lr'])} in parameter group 0; expected a positive rate, because "
-            "the rates of the other groups are relative to it"
-        )
+def _require_decoupled(group: dict[str, Any], kind: str) -> None:
+    """Rejects groups whose weight decay goes through the preconditioner."""
     decays = float(group["weight_decay"])
     decoupled = kind in ("SGD", "AdamW") or group.get("decoupled_weight_decay", False)
     if decays and not decoupled:
         raise InvalidInputError(
             f"{kind} adds weight_decay={decays} to the gradients, so that each weight shrinks at a "
             "rate of its own; use AdamW, and SGD(weight_decay=...) as the learner"
-        )
-    shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
-    if not math.isclose(*shrinks, rel_tol=1e-12):
-        raise InvalidInputError(
-            f"lr * weight_decay is {shrinks[0]:g} in parameter group 0 and {shrinks[1]:g} in "
-            "another; expected the same, as all weights must shrink alike"
         )
 
 
