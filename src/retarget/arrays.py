@@ -350,11 +350,13 @@ class GrowingRows:
 def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
     """The smallest dtype that represents the numbers of both exactly."""
     # NumPy's rules, because torch promotes int64 and float32 to float32. NumPy has no bfloat16.
-    names = ["float32" if part.dtype == torch.bfloat16 else _name(part) for part in (one, other)]
+    names = [
+        "float32" if tensor.dtype == torch.bfloat16 else _name(tensor) for tensor in (one, other)
+    ]
     dtype: torch.dtype = getattr(torch, np.promote_types(*names).name)
-    for part in (one, other):
-        if dtype.is_floating_point and not part.is_floating_point() and part.numel():
-            values = part.cpu().numpy()
+    for tensor in (one, other):
+        if dtype.is_floating_point and not tensor.is_floating_point() and tensor.numel():
+            values = tensor.cpu().numpy()
             if max(abs(int(values.min())), abs(int(values.max()))) > EXACT_INTEGERS:
                 raise InvalidInputError(
                     f"the stream has samples in {_name(one)} and in {_name(other)}, and whole "

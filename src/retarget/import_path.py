@@ -19,8 +19,8 @@ def imported(name: str, what: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
         value: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            value = getattr(value, part)
+        for name_inside in attribute.split("."):
+            value = getattr(value, name_inside)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInputError(
             f"the {what} {name!r} cannot be imported: {error}; expected 'package.module:factory' "

@@ -7,7 +7,7 @@ from support.mirror import Answer
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch, mirror):
+def data_folder(tmp_path, monkeypatch, mirror):
     """Small files take the place of the official ones, on a mirror of this machine."""
     write_made_mnist(tmp_path / "official")
     data_set = made_data_set(tmp_path / "official", [mirror.address])
@@ -17,23 +17,23 @@ def made(tmp_path, monkeypatch, mirror):
     return tmp_path
 
 
-def test_list_says_what_there_is_and_where(command, monkeypatch, made):
+def test_list_says_what_there_is_and_where(command, monkeypatch, data_folder):
     monkeypatch.setattr(console, "_width", 300)
-    code, shown = command("data", "list", "--data-dir", made / "empty")
+    code, shown = command("data", "list", "--data-dir", data_folder / "empty")
     assert code == 0
     assert "mnist │ 70,000 handwritten digits, 28 x 28 pixels, 10 classes │" in shown
     assert "kB" in shown
     assert "not downloaded" in shown
-    _, shown = command("data", "list", "--data-dir", made / "official")
-    assert f"│ {made / 'official'} │" in shown
-    (made / "official" / TRAIN_LABELS).unlink()
-    monkeypatch.setenv("RETARGET_DATA", str(made / "official"))
+    _, shown = command("data", "list", "--data-dir", data_folder / "official")
+    assert f"│ {data_folder / 'official'} │" in shown
+    (data_folder / "official" / TRAIN_LABELS).unlink()
+    monkeypatch.setenv("RETARGET_DATA", str(data_folder / "official"))
     _, shown = command("data", "list")
-    assert f"│ 3 of 4 files in {made / 'official'} │" in shown
+    assert f"│ 3 of 4 files in {data_folder / 'official'} │" in shown
 
 
-def test_get_then_check(command, made, mirror):
-    folder = made / "a [bold] folder"
+def test_get_then_check(command, data_folder, mirror):
+    folder = data_folder / "a [bold] folder"
     code, shown = command("data", "get", "mnist", "--data-dir", folder)
     assert code == 0
     assert shown.count(": downloaded") == 4
@@ -49,8 +49,8 @@ def test_get_then_check(command, made, mirror):
     assert len(mirror.asked) == 5
 
 
-def test_check_names_what_is_wrong(command, monkeypatch, made):
-    folder = made / "official"
+def test_check_names_what_is_wrong(command, monkeypatch, data_folder):
+    folder = data_folder / "official"
     (folder / TRAIN_IMAGES).write_bytes(b"broken")
     (folder / TRAIN_LABELS).unlink()
     (folder / NAMES[2]).unlink()
@@ -64,18 +64,18 @@ def test_check_names_what_is_wrong(command, monkeypatch, made):
     assert f"Fix it with: retarget data get mnist --data-dir {folder}" in shown
 
 
-def test_failed_download_and_a_folder_that_is_none(command, made, mirror):
+def test_failed_download_and_a_folder_that_is_none(command, data_folder, mirror):
     mirror.answers.clear()
-    code, shown = command("data", "get", "mnist", "--data-dir", made / "new")
+    code, shown = command("data", "get", "mnist", "--data-dir", data_folder / "new")
     assert code == 1
     assert f"Error: {TRAIN_IMAGES} could not be downloaded" in shown
     assert "404 Client Error" in shown
     assert "Traceback" not in shown
-    assert list((made / "new").iterdir()) == []
-    (made / "file").write_text("")
-    code, shown = command("data", "get", "mnist", "--data-dir", made / "file")
+    assert list((data_folder / "new").iterdir()) == []
+    (data_folder / "file").write_text("")
+    code, shown = command("data", "get", "mnist", "--data-dir", data_folder / "file")
     assert code == 2
-    assert f"Not a directory: '{made / 'file'}" in shown
+    assert f"Not a directory: '{data_folder / 'file'}" in shown
 
 
 def test_wrong_use_has_exit_code_2(command):

@@ -26,7 +26,7 @@ def one_thread():
         yield
 
 
-def made(n=90, d=4, c=2, seed=0):
+def random_stream(n=90, d=4, c=2, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)) + 1
     return X, np.sin(X[:, :1]) + X @ rng.normal(size=(d, c)), rng.normal(size=(6, d)) + 1
@@ -54,7 +54,7 @@ LEARNERS = {
 
 @pytest.mark.parametrize("make", LEARNERS.values(), ids=LEARNERS)
 def test_it_is_learned_as_in_memory(make):
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     learner = make()
     with dask.config.set(scheduler="threads"):
         found = rd.learn(learner, da.from_array(X, chunks=(17, 3)), da.from_array(Y, chunks=13))
@@ -68,7 +68,7 @@ def test_it_is_learned_as_in_memory(make):
 @settings(max_examples=25)
 @given(data=st.data(), intercept=st.booleans(), n=st.integers(1, 40))
 def test_any_blocks(data, intercept, n):
-    X, Y, queries = made(n)
+    X, Y, queries = random_stream(n)
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, n - 1)), max_size=6)))
     sizes = tuple(int(size) for size in np.diff([0, *(cut for cut in cuts if cut < n), n]))
     learner = rt.StreamingRidge(cubes, 0.3, intercept=intercept)
@@ -78,7 +78,7 @@ def test_any_blocks(data, intercept, n):
 
 
 def test_it_goes_on_from_what_was_learned():
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     learner = rt.StreamingRidge(cubes, 0.3).learn(X[:20], Y[:20])
     blocks = da.from_array(X, chunks=(25, 4))
     rd.learn(learner, blocks[20:], Y[20:])
@@ -87,7 +87,7 @@ def test_it_goes_on_from_what_was_learned():
 
 
 def test_axes_types_and_sizes_of_samples():
-    X, Y, queries = made(c=1)
+    X, Y, queries = random_stream(c=1)
     single = [array.astype(np.float32) for array in (X, Y, queries)]
     learner = rt.StreamingRidge(rt.RBF(2.0), 0.3, features=20)
     blocks = da.from_array(single[0], chunks=(25, 4))
@@ -103,7 +103,7 @@ def test_axes_types_and_sizes_of_samples():
 
 
 def test_blocks_that_nobody_has_counted():
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     blocks, chosen = da.from_array(X, chunks=(25, 4)), X[:, 0] > 0.4
     lazy = da.from_array(chosen, chunks=25)
     learner = rt.StreamingRidge(cubes, 0.3)
@@ -119,7 +119,7 @@ def test_blocks_that_nobody_has_counted():
 
 @pytest.mark.parametrize("name", ["function", "tangent"])
 def test_a_failed_call_changes_nothing(name, tmp_path):
-    X, Y, _ = made()
+    X, Y, _ = random_stream()
     learner = LEARNERS[name]().learn(X[:9], Y[:9])
     learner.save(tmp_path / "before")
     blocks = da.from_array(X, chunks=(25, 4))
@@ -148,7 +148,7 @@ def test_a_failed_call_changes_nothing(name, tmp_path):
 
 @pytest.mark.slow
 def test_on_worker_processes():
-    X, Y, queries = made(n=400)
+    X, Y, queries = random_stream(n=400)
     bad = X.copy()
     bad[230] = np.nan
     with rd.connect("local:2", memory_limit="1GB"):

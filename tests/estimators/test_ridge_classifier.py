@@ -37,7 +37,7 @@ both = pytest.mark.parametrize(
 )
 
 
-def made(n=60, names=("a", "b", "c", "d"), seed=0):
+def labelled_stream(n=60, names=("a", "b", "c", "d"), seed=0):
     rng = np.random.default_rng(seed)
     numbers = np.arange(n) % len(names)
     X = 2 * rng.normal(size=(len(names), 5))[numbers] + rng.normal(size=(n, 5))
@@ -58,7 +58,7 @@ def on_all_at_once(model, X, y, queries):
 @both
 @given(seed=st.integers(0, 5), order=st.permutations(range(60)), cuts=st.sets(st.integers(1, 59)))
 def test_any_order_is_all_at_once(make, seed, order, cuts):
-    X, y, queries = made(seed=seed)
+    X, y, queries = labelled_stream(seed=seed)
     model = make()
     for rows in np.split(np.array(order), sorted(cuts)[:4]):
         model.partial_fit(X[rows], y[rows])
@@ -67,7 +67,7 @@ def test_any_order_is_all_at_once(make, seed, order, cuts):
 
 @both
 def test_a_forgotten_class_was_never_there(make):
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     model = make().fit(X, y)
     model.forget(X[y == "b"][:4], y[y == "b"][:4])
     assert model.classes_.tolist() == ["a", "b", "c", "d"]
@@ -83,7 +83,7 @@ def test_a_forgotten_class_was_never_there(make):
 
 @both
 def test_forgotten_samples_were_never_there(make):
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     weights = np.random.default_rng(0).integers(0, 4, size=60).astype(float)
     model = make().fit(X, y, weights).forget(X[7:31], y[7:31], weights[7:31])
     rest = np.r_[0:7, 31:60]
@@ -97,7 +97,7 @@ def test_forgotten_samples_were_never_there(make):
 
 @both
 def test_merged_classifiers_know_the_classes_of_both(make):
-    X, y, queries = made(names=("a", "b", "c", "d"))
+    X, y, queries = labelled_stream(names=("a", "b", "c", "d"))
     first, second = np.isin(y, ["d", "b"]), np.isin(y, ["c", "b", "a"])
     half = np.arange(60) < 30
     first, second = first & (half | (y == "d")), second & ~(half & (y == "b"))
@@ -116,7 +116,7 @@ def test_merged_classifiers_know_the_classes_of_both(make):
 
 @both
 def test_probabilities(make):
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     model = make().fit(X, y)
     probabilities = model.predict_proba(queries)
     assert probabilities.shape == (9, 4)
@@ -161,7 +161,7 @@ def test_the_error_of_calibration():
 
 @both
 def test_what_looks_like_nothing_learned_is_rejected(make):
-    X, y, _ = made(400, seed=1)
+    X, y, _ = labelled_stream(400, seed=1)
     model = make().fit(X[:200], y[:200])
     answers = model.predict(X[200:], reject=0.1)
     rejected = np.array([label is None for label in answers])
@@ -176,7 +176,7 @@ def test_what_looks_like_nothing_learned_is_rejected(make):
 @both
 def test_a_share_is_rejected_by_rank(make):
     """Of the samples that were left out, at most this share has a score as low."""
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     model = make().fit(X, y)
     left_out = model.learner_.left_out()
     score = (left_out.predictions.amax(1) / left_out.spreads.sqrt()).numpy()
@@ -191,7 +191,7 @@ def test_a_share_is_rejected_by_rank(make):
 
 @both
 def test_what_cannot_be_known(make):
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     with pytest.raises(NotFittedError):
         make().predict(queries, reject=0.1)
     with pytest.raises(NotFittedError):
@@ -218,7 +218,7 @@ def test_what_cannot_be_known(make):
 
 @both
 def test_what_cannot_be_forgotten_or_merged_changes_nothing(make):
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     model = make().fit(X, y)
     before = model.decision_function(queries)
     for rows, labels, match in (
@@ -240,7 +240,7 @@ def test_what_cannot_be_forgotten_or_merged_changes_nothing(make):
 
 @both
 def test_an_announced_class_has_no_samples_and_stays(make):
-    X, y, queries = made(names=("a", "b", "c"))
+    X, y, queries = labelled_stream(names=("a", "b", "c"))
     model = make().partial_fit(X, y, classes=["z", "a", "b"])
     assert model.classes_.tolist() == ["a", "b", "c", "z"]
     model.forget(X[y == "b"], y[y == "b"])
@@ -250,7 +250,7 @@ def test_an_announced_class_has_no_samples_and_stays(make):
 
 @both
 def test_copies_and_pickles(make):
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     model = make().fit(X, y)
     asked = model.predict_proba(queries)
     twin = pickle.loads(pickle.dumps(model))
@@ -262,7 +262,7 @@ def test_copies_and_pickles(make):
 
 @both
 def test_the_learner_inside_may_change_too(make):
-    X, y, queries = made()
+    X, y, queries = labelled_stream()
     model = make().fit(X, y)
     model.predict_proba(queries)
     Y = (y[:, None] == np.array(model._classes.labels)).astype(float)
@@ -276,7 +276,7 @@ def test_the_learner_inside_may_change_too(make):
 
 @both
 def test_threads_learn_in_turn(make):
-    X, y, queries = made(80)
+    X, y, queries = labelled_stream(80)
     model = make().fit(X[:8], y[:8])
     states = [make().fit(X[:n], y[:n]) for n in range(8, 81, 8)]
     expected = [state.predict_proba(queries) for state in states]

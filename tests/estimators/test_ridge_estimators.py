@@ -21,7 +21,7 @@ from support.problems import assert_same
 Regressor, Classifier = rt.StreamingRidgeRegressor, rt.StreamingRidgeClassifier
 
 
-def made(n=50, d=4, c=2, seed=0):
+def random_stream(n=50, d=4, c=2, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)) + 2
     Y = X @ rng.normal(size=(d, c)) + rng.normal(size=(n, c)) + 3
@@ -52,7 +52,7 @@ def squares(X):
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_it_is_scikit_learns_ridge(fit_intercept, weighted, flat, offset):
-    X, Y, queries, weights = made()
+    X, Y, queries, weights = random_stream()
     X, queries = X + offset, queries + offset
     given = X, Y[:, 0] if flat else Y, weights if weighted else None
     peer = Ridge(alpha=1.7, fit_intercept=fit_intercept, solver="svd").fit(*given)
@@ -67,7 +67,7 @@ def test_it_is_scikit_learns_ridge(fit_intercept, weighted, flat, offset):
 
 @given(data=st.data(), weighted=st.booleans(), gamma=st.sampled_from(["auto", 0.3]))
 def test_partial_fit_is_fit_in_any_order(data, weighted, gamma):
-    X, Y, queries, weights = made(n=20, seed=data.draw(st.integers(0, 9)))
+    X, Y, queries, weights = random_stream(n=20, seed=data.draw(st.integers(0, 9)))
     kernel = data.draw(st.sampled_from(["linear", "rbf", squares]))
     model = Regressor(kernel, gamma, features=10)
     for rows in data.draw(portions(20)):
@@ -78,7 +78,7 @@ def test_partial_fit_is_fit_in_any_order(data, weighted, gamma):
 
 
 def test_weights_two_and_zero():
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     weights = np.random.default_rng(0).integers(0, 4, size=50)
     assert (weights == 0).any()
     for model in (Regressor(), Regressor(gamma=0.5), Regressor(kernel="rbf", features=30)):
@@ -89,7 +89,7 @@ def test_weights_two_and_zero():
 
 
 def test_random_features_of_scikit_learns_width():
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     model = Regressor("rbf", 0.5, features=1000, fit_intercept=False).fit(X[:5], Y[:5])
     peer = KernelRidge(alpha=0.5, kernel="rbf").fit(X[:5], Y[:5])
     assert np.abs(model.predict(queries) - peer.predict(queries)).max() < 0.4
@@ -112,7 +112,7 @@ def test_random_features_of_scikit_learns_width():
     ids=["function", "Features", "RBF", "module", "Linear"],
 )
 def test_features_are_those_of_streaming_ridge(kernel):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     model = Regressor(kernel, 0.3, features=20, random_state=4).fit(X, Y)
     peer = rt.StreamingRidge(kernel, 0.3, 20, intercept=True, seed=4).learn(X, Y)
     assert_same(model.predict(queries), peer.predict(queries), 0)
@@ -123,7 +123,7 @@ def test_features_are_those_of_streaming_ridge(kernel):
 
 
 def test_fit_begins_anew_and_learners_merge():
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     whole = Regressor(gamma=0.3).fit(X, Y).predict(queries)
     model = Regressor(gamma=0.3).fit(X, Y).fit(X[:30], Y[:30])
     model.learner_.merge(Regressor(gamma=0.3).fit(X[30:40], Y[30:40]).learner_)
@@ -215,7 +215,7 @@ def test_what_fails_leaves_the_classifier_as_it_was():
 
 
 def test_weights_that_are_refused():
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     model = Regressor(gamma=0.5)
     for weights, match in ((np.zeros(50), "zero for all samples"), (-np.ones(50), "[Nn]egative")):
         with pytest.raises(ValueError, match=match):
@@ -247,7 +247,7 @@ def test_weights_that_are_refused():
     ids=str,
 )
 def test_options_are_checked_in_fit(options, error, match):
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     for estimator, targets in ((Regressor, Y), (Classifier, Y[:, 0] > 9)):
         model = estimator(**options)
         with pytest.raises(error, match=match):

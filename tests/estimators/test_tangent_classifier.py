@@ -28,7 +28,7 @@ def classifier(**options):
     return rt.TangentClassifier(network(), **{"gamma": 0.2, "features": 60, **options})
 
 
-def made(n=60, seed=0):
+def labelled_stream(n=60, seed=0):
     rng = np.random.default_rng(seed)
     numbers = np.arange(n) % len(LABELS)
     X = torch.from_numpy(2 * rng.normal(size=(5, 5))[numbers] + 0.3 * rng.normal(size=(n, 5)))
@@ -60,7 +60,7 @@ def test_check_estimator():
 
 
 def test_labels_of_several_kinds():
-    X, labels = made()
+    X, labels = labelled_stream()
     model = classifier()
     for label in LABELS[::-1]:
         rows = [i for i, each in enumerate(labels) if each == label]
@@ -88,7 +88,7 @@ def test_labels_of_several_kinds():
     ids=str,
 )
 def test_labels_may_come_in_any_list(labels, classes):
-    X, _ = made(4)
+    X, _ = labelled_stream(4)
     model = classifier().fit(X, labels)
     assert model.classes_.tolist() == classes
     assert set(model.predict(X).tolist()) <= set(classes)
@@ -109,7 +109,7 @@ def test_labels_may_come_in_any_list(labels, classes):
     ids=str,
 )
 def test_labels_that_cannot_name_a_class(labels, error, match):
-    X, _ = made(4)
+    X, _ = labelled_stream(4)
     model = classifier().fit(X, [1, 2, 3, 4])
     with pytest.raises(error, match=match):
         model.partial_fit(X, labels)
@@ -118,7 +118,7 @@ def test_labels_that_cannot_name_a_class(labels, error, match):
 
 
 def test_features_are_tangents_and_random_ones():
-    X, labels = made()
+    X, labels = labelled_stream()
     model = classifier(features=80).fit(X, labels)
     phi = model.learner_._map(X)
     tangents = rt.TangentLearner(network(), features=40)._map(X)
@@ -139,7 +139,7 @@ def test_features_are_tangents_and_random_ones():
 
 
 def test_outputs_alone_need_no_trainable_parameter():
-    X, labels = made()
+    X, labels = labelled_stream()
     frozen = network().requires_grad_(False)
     model = rt.TangentClassifier(frozen, gamma=0.2, features=60, learn_from="outputs")
     assert_same(
@@ -233,7 +233,7 @@ def test_raw_texts_in_batches_of_similar_length(dtype):
 
 
 def test_a_transform_and_functions_that_fail():
-    X, labels = made()
+    X, labels = labelled_stream()
     images = [np.asarray(row) for row in X]
 
     def one(image):
@@ -259,7 +259,7 @@ def test_a_transform_and_functions_that_fail():
 
 
 def test_saved_and_loaded_it_goes_on(tmp_path):
-    X, labels = made()
+    X, labels = labelled_stream()
     path = tmp_path / "model.safetensors"
     for options in ({}, {"learn_from": "outputs", "gamma": "auto"}, {"params": "2.*", "seed": 4}):
         model = classifier(**options).fit(X[:40], labels[:40])
@@ -279,7 +279,7 @@ class Color(Enum):
 
 
 def test_labels_that_cannot_be_saved(tmp_path):
-    X, _ = made(4)
+    X, _ = labelled_stream(4)
     with pytest.raises(
         InvalidTypeError, match="the label .*RED.* is a Color, which cannot be saved"
     ):
@@ -290,7 +290,7 @@ def test_labels_that_cannot_be_saved(tmp_path):
 
 
 def test_forged_and_damaged_files(tmp_path):
-    X, labels = made()
+    X, labels = labelled_stream()
     path = tmp_path / "model.safetensors"
     classifier().fit(X, labels).save(path)
     values, tensors = read_state(path)
@@ -330,20 +330,20 @@ def test_forged_and_damaged_files(tmp_path):
     ids=str,
 )
 def test_options_are_checked_when_a_stream_begins(options, error, match):
-    X, labels = made()
+    X, labels = labelled_stream()
     with pytest.raises(error, match=match):
         classifier(**options).fit(X, labels)
 
 
 def test_networks_of_other_weights_are_not_merged():
-    X, labels = made()
+    X, labels = labelled_stream()
     other = rt.TangentClassifier(network(seed=1), gamma=0.2, features=60).fit(X, labels)
     with pytest.raises(InvalidInputError, match="other has"):
         classifier().fit(X, labels).merge(other)
 
 
 def test_the_callers_network_may_change_afterwards():
-    X, labels = made()
+    X, labels = labelled_stream()
     module = network().train()
     model = rt.TangentClassifier(module, gamma=0.2, features=60).fit(X, labels)
     before = model.decision_function(X)

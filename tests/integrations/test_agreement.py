@@ -135,7 +135,7 @@ def passes(epochs, **options):
     return lambda: agreement.require_passes(pair(**options)[1], epochs)
 
 
-def made(maker, optimizer=sgd):
+def corrector_of(maker, optimizer=sgd):
     module = network()
     optimizer = optimizer(module, LEARNER) if optimizer is sgd else optimizer(module)
     return agreement.made_by(maker, module, LEARNER, optimizer)
@@ -221,15 +221,21 @@ REFUSED = {
     "reduction": (lambda: agreement.HalfSquaredError("none"), "reduction is 'none'"),
     "shapes": (lambda: agreement.HalfSquaredError()(F, F.T), r"\(2, 3\), but .* \(3, 2\);"),
     "maker": (lambda: agreement.require_maker(3), "corrector is 3; expected a function that makes"),
-    "made": (lambda: made(lambda *_: {}), "made a dict; expected a NetworkCorrector or a Cl"),
-    "called": (lambda: made(lambda module: {}), r"corrector\(module, learner\): too many"),
+    "made": (
+        lambda: corrector_of(lambda *_: {}),
+        "made a dict; expected a NetworkCorrector or a Cl",
+    ),
+    "called": (lambda: corrector_of(lambda module: {}), r"corrector\(module, learner\): too many"),
     "called for Adam": (
-        lambda: made(lambda module, learner: {}, adam),
+        lambda: corrector_of(lambda module, learner: {}, adam),
         r"corrector\(module, learner, preconditioner=optimizer\): got an unexpected",
     ),
-    "forgotten": (lambda: made(lambda module: None), "called as corrector.module, learner.: too"),
+    "forgotten": (
+        lambda: corrector_of(lambda module: None),
+        "called as corrector.module, learner.: too",
+    ),
     "misspelled": (
-        lambda: made(partial(rt.NetworkCorrector, gama=1.0)),
+        lambda: corrector_of(partial(rt.NetworkCorrector, gama=1.0)),
         "called as corrector.module",
     ),
     "closed rate": (lambda: second_block(8, replace(LEARNER, lr=0.02)), "rate of step 0 is 0.02"),
@@ -279,9 +285,11 @@ def test_everything_wrong_is_said_at_once():
 
 def test_what_a_corrector_is_made_from():
     maker = partial(rt.NetworkCorrector, gamma=2.0, block_size=12)  # as the messages advise
-    assert made(maker).learner == LEARNER
+    assert corrector_of(maker).learner == LEARNER
     for optimizer in (adam, two_rates):
-        assert isinstance(made(maker, optimizer).kernel.preconditioner, torch.optim.Optimizer)
+        assert isinstance(
+            corrector_of(maker, optimizer).kernel.preconditioner, torch.optim.Optimizer
+        )
 
 
 @pytest.mark.parametrize("trains", [LEARNER, SCHEDULE], ids=["one rate", "schedule"])

@@ -348,7 +348,7 @@ def test_with_a_preconditioner(read):
 
 def test_in_chunks_and_panels_of_every_size():
     module, X = make("last token")
-    held, expected = rt.EmpiricalNTK(module)._plan(X, 1.0).held, jacobian_gram(module, X, X)
+    held, expected = rt.EmpiricalNTK(module)._plan(X, 1.0).factor_bytes, jacobian_gram(module, X, X)
     for samples in (0, 3, 20):
         close(rt.EmpiricalNTK(module, max_memory=1 + samples * held)(X), expected)
 

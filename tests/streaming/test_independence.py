@@ -14,14 +14,14 @@ from support.streaming_objects import CE, correction, corrector, feed, results, 
 PLAIN = rt.SGD(lr=0.05)
 
 
-def made(n=30, seed=0):
+def random_stream(n=30, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 4))
     return X, np.stack([np.sin(X[:, 0]), X[:, 1]], 1)
 
 
 def classes(n=30, seed=0):
-    X, Y = made(n, seed)
+    X, Y = random_stream(n, seed)
     return X, np.eye(2)[(Y[:, 0] > 0).astype(int)]
 
 
@@ -42,7 +42,7 @@ class Learner:
 
     def results(self, X, Y):
         self.take(X, Y)
-        return self.thing.predict(made(6, seed=9)[0])
+        return self.thing.predict(random_stream(6, seed=9)[0])
 
 
 def trackers():
@@ -80,7 +80,7 @@ def taken(thing, X, Y):
         feed(thing, X, Y)
 
 
-def found(thing, X, Y):
+def results_of(thing, X, Y):
     return thing.results(X, Y) if isinstance(thing, Learner) else results(thing, X, Y)
 
 
@@ -88,7 +88,7 @@ def found(thing, X, Y):
 @pytest.mark.parametrize("name", KEEPING)
 def test_arrays_may_be_used_again(name):
     """In portions of which some are waiting, and of every kind of array."""
-    stream = classes if CE in name else made
+    stream = classes if CE in name else random_stream
     X, Y = stream(23)
     more = stream(4, seed=5)
     for convert in (np.array, torch.tensor):
@@ -101,14 +101,14 @@ def test_arrays_may_be_used_again(name):
             taken(expected, convert(X[rows]), convert(Y[rows]))
             for array in given:
                 array[:] = 1e3
-        ends = [found(each, *map(convert, more)) for each in (thing, expected)]
+        ends = [results_of(each, *map(convert, more)) for each in (thing, expected)]
         np.testing.assert_array_equal(*map(np.asarray, ends))
 
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
 @pytest.mark.parametrize("name", FORKED)
 def test_a_fork_and_its_original(name):
-    stream = classes if CE in name else made
+    stream = classes if CE in name else random_stream
     X, Y = stream(23)
     ways = [stream(9, seed=seed) for seed in (1, 2, 3)]
 
@@ -116,7 +116,7 @@ def test_a_fork_and_its_original(name):
         thing = FORKED[name]()
         for part in parts[:-1]:
             taken(thing, *part)
-        return np.asarray(found(thing, *parts[-1]))
+        return np.asarray(results_of(thing, *parts[-1]))
 
     original = FORKED[name]()
     taken(original, X, Y)
@@ -130,11 +130,11 @@ def test_a_fork_and_its_original(name):
         (second, (ways[1], ways[0])),
         (fork, (ways[1], ways[2], ways[0])),
     ):
-        assert_same(found(thing, *parts[-1]), alone((X, Y), *parts), 1e-9)
+        assert_same(results_of(thing, *parts[-1]), alone((X, Y), *parts), 1e-9)
 
 
 def test_matrices_and_dicts_are_copied():
-    X, Y = made(12)
+    X, Y = random_stream(12)
     K = X @ X.T
     thing = shift(K, PLAIN)
     feed(thing, np.arange(6), Y[:6])
@@ -172,7 +172,7 @@ def test_results_may_be_written_to():
 
 
 def test_a_preconditioner_and_a_resumed_state_are_copied():
-    module, (X, Y) = network(), map(torch.tensor, made(8))
+    module, (X, Y) = network(), map(torch.tensor, random_stream(8))
     factors = {name: torch.full_like(value, 2.0) for name, value in module.named_parameters()}
     kernel = rt.EmpiricalNTK(module, preconditioner=factors)
     before = kernel(X)

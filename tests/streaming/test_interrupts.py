@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-def made(n=60, m=300, c=4, seed=0):
+def random_stream(n=60, m=300, c=4, seed=0):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, m)), rng.normal(size=(n, c))
 
@@ -56,13 +56,13 @@ def contents(thing):
         values, tensors = thing.to_state()
         return str(values), *(each.numpy().tobytes() for each in tensors.values())
     fork = thing.fork()
-    feed(fork, *made(5, seed=7))
+    feed(fork, *random_stream(5, seed=7))
     ends = [fork.preview()[0]] if isinstance(fork, rt.TargetCorrector) else [fork.coefficients]
     return len(thing), *(np.asarray(each).tobytes() for each in ends)
 
 
-X, Y = made()
-MORE = made(70, seed=1)
+X, Y = random_stream()
+MORE = random_stream(70, seed=1)
 LABELS = np.arange(len(X)) % 3
 SGD = rt.SGD(lr=1e-4, batch_size=2, reduction="sum")
 
@@ -73,8 +73,8 @@ def ridge():
 
 
 CALLS = {
-    "learn": (ridge, lambda each: each.learn(*made(80, seed=3))),
-    "learn one": (ridge, lambda each: each.learn(*made(1, seed=3))),
+    "learn": (ridge, lambda each: each.learn(*random_stream(80, seed=3))),
+    "learn one": (ridge, lambda each: each.learn(*random_stream(1, seed=3))),
     "forget": (ridge, lambda each: each.forget(*MORE)),
     "merge": (ridge, lambda each: each.merge(ridge())),
     "discount": (ridge, lambda each: each.discount(0.7)),
@@ -148,7 +148,7 @@ def closed_loop():
     return rt.ClosedLoopCorrector(network().double(), SGD, 1.0, 16, 8, replay=6)
 
 
-SMALL = made(8, m=3, c=2)
+SMALL = random_stream(8, m=3, c=2)
 CORRECTORS = {
     "first": (network_corrector, lambda each: each.correct(*SMALL)),
     "second": (lambda: with_a_task(network_corrector()), lambda each: each.correct(*SMALL)),

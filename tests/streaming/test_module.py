@@ -52,7 +52,7 @@ def samples(name, n=12):
 NETWORKS = {"mlp": mlp, "conv": convolutional, "tokens": Tokens}
 
 
-def made(name, outputs, **options):
+def learned_module(name, outputs, **options):
     torch.manual_seed(3)
     network = NETWORKS[name]().double()
     learner = rt.TangentLearner(network, 0.3, 29, seed=5, **options)
@@ -74,7 +74,7 @@ def made(name, outputs, **options):
 )
 def test_a_module_predicts_as_its_learner(name, outputs, options, few, monkeypatch):
     monkeypatch.setattr(module_file, "FEW_DIRECTIONS", few)
-    learner = made(name, outputs, **options)
+    learner = learned_module(name, outputs, **options)
     module, queries = learner.as_module(), samples(name, 7)
     before = learner.predict(queries)
     learner.learn(samples(name), torch.randn(12, outputs).double())  # which changes no module
@@ -95,7 +95,7 @@ def test_one_axis_of_targets_and_their_type():
 
 
 def test_a_learner_that_was_loaded_or_merged(tmp_path):
-    learner, queries = made("conv", 3, combinations=2), samples("conv", 5)
+    learner, queries = learned_module("conv", 3, combinations=2), samples("conv", 5)
     learner.save(tmp_path / "learner")
     loaded = rt.TangentLearner.load(tmp_path / "learner", convolutional().double())
     torch.testing.assert_close(
@@ -294,16 +294,19 @@ def test_nothing_learned():
 
 
 def test_weights_go_from_one_module_to_another():
-    one, other = made("mlp", 5), made("mlp", 5).learn(samples("mlp"), torch.ones(12, 5).double())
+    one, other = (
+        learned_module("mlp", 5),
+        learned_module("mlp", 5).learn(samples("mlp"), torch.ones(12, 5).double()),
+    )
     module, queries = one.as_module(), samples("mlp", 5)
     module.load_state_dict(other.as_module().state_dict())
     torch.testing.assert_close(module(queries), other.predict(queries), rtol=0, atol=1e-10)
     module.load_state_dict({name: 0 * each for name, each in module.state_dict().items()})
-    torch.testing.assert_close(made("mlp", 5).as_module()(queries), one.predict(queries))
+    torch.testing.assert_close(learned_module("mlp", 5).as_module()(queries), one.predict(queries))
 
 
 def test_a_saved_module_runs_alone(tmp_path):
-    learner, queries = made("mlp", 5, views=[None, torch.negative]), samples("mlp", 5)
+    learner, queries = learned_module("mlp", 5, views=[None, torch.negative]), samples("mlp", 5)
     torch.save(learner.as_module(), tmp_path / "module")
     np.savez(tmp_path / "case", X=queries.numpy(), Y=learner.predict(queries).numpy())
     script = f"""
@@ -319,7 +322,7 @@ assert gap < 1e-10, gap
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 exports no forward mode")
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_torch_exports_it(name, tmp_path):
-    learner = made(name, 3, combinations=2, views=[None, flip])
+    learner = learned_module(name, 3, combinations=2, views=[None, flip])
     queries = samples(name, 6)
     torch.export.save(torch.export.export(learner.as_module(), (queries,)), tmp_path / "net.pt2")
     found = torch.export.load(tmp_path / "net.pt2").module()(queries)

@@ -30,7 +30,7 @@ LINEAR = rt.Linear()
 LEARNER = rt.SGD(0.05, batch_size=2, momentum=0.5, reduction="sum")
 
 
-def made(n=40, d=5, outputs=2, seed=0):
+def random_stream(n=40, d=5, outputs=2, seed=0):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, d)), rng.normal(size=(n, outputs))
 
@@ -47,7 +47,7 @@ def in_portions(corrector, X, Y, cuts, **more):
 
 
 def test_few_features_and_a_start():
-    X, Y = made(n=61, d=3)
+    X, Y = random_stream(n=61, d=3)
     given = (
         rt.Features(lambda x: np.hstack([x, x**2])),
         rt.SGD(0.02, batch_size=4, reduction="sum"),
@@ -62,7 +62,7 @@ def test_few_features_and_a_start():
 
 
 def test_random_features_and_their_error():
-    X, Y = made(n=48)
+    X, Y = random_stream(n=48)
     errors = []
     for size in (40, 2000):
         bounded = rt.TargetCorrector(rt.RBF(3.0), LEARNER, 0.6, 4, features=size, seed=3)
@@ -81,7 +81,7 @@ def test_random_features_and_their_error():
 
 
 def test_a_network_as_it_is_now(tmp_path):
-    network, (X, Y) = mlp(1), made(n=24, outputs=3)
+    network, (X, Y) = mlp(1), random_stream(n=24, outputs=3)
     kernel = rt.EmpiricalNTK(network)
     features = rt.EmpiricalNTK(network, sketch=50, seed=4).features(X)
     expected = rt.iterative_targets(features @ features.T, Y, LEARNER, 0.6, 4)
@@ -104,7 +104,7 @@ def test_a_network_as_it_is_now(tmp_path):
 
 
 def test_nothing_grows_with_the_stream():
-    X, Y = made(n=1000)
+    X, Y = random_stream(n=1000)
     bounded = rt.TargetCorrector(rt.RBF(2.0), LEARNER, 1.0, 4, ridge=0.1, features=16)
     # an open block of two samples every other time; and all at once: neither does that stay
     portions = [*(slice(start, start + 50) for start in range(0, 1000, 50)), slice(0, 1000)]
@@ -118,7 +118,7 @@ def test_nothing_grows_with_the_stream():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_single_precision_is_computed_in_double(dtype):
-    X, Y = (torch.tensor(part, dtype=dtype) for part in made())
+    X, Y = (torch.tensor(part, dtype=dtype) for part in random_stream())
     got = rt.TargetCorrector(rt.Linear(), LEARNER, 0.6, 4, features=5).correct(X, Y)
     wide = rt.TargetCorrector(rt.Linear(), LEARNER, 0.6, 4).correct(X.double(), Y.double())
     assert got.dtype == dtype
@@ -126,7 +126,7 @@ def test_single_precision_is_computed_in_double(dtype):
 
 
 def test_a_better_rate_is_named():
-    X, Y = made(n=1500)
+    X, Y = random_stream(n=1500)
     learner = rt.SGD(20.0, batch_size=2, reduction="mean")
     told = {}
     for features in (None, 5):
@@ -142,7 +142,7 @@ def test_a_better_rate_is_named():
 
 
 def test_targets_and_kernels_with_autograd():
-    network, X = mlp(3, classes=1), torch.tensor(made()[0])
+    network, X = mlp(3, classes=1), torch.tensor(random_stream()[0])
     Y = X[:, :1]
     kernel = rt.EmpiricalNTK(network)
     streamed = rt.TargetCorrector(kernel, rt.SGD(0.01), 0.5, 4).correct(X, Y)
@@ -158,8 +158,8 @@ def test_targets_and_kernels_with_autograd():
 
 @pytest.mark.parametrize("aim", ["all", "window:40", "discount:0.99"])
 def test_lost_digits_of_features_are_said(aim):
-    X, Y = made(n=40)
-    X = 1e4 * np.hstack([X, X + 1e-7 * made(n=40, seed=1)[0]])  # every column nearly twice
+    X, Y = random_stream(n=40)
+    X = 1e4 * np.hstack([X, X + 1e-7 * random_stream(n=40, seed=1)[0]])  # every column nearly twice
     learner = rt.SGD(1e-12)
     one = rt.TargetCorrector(rt.Linear(), learner, 1e-6, 8, aim=aim, features=X.shape[1])
     with pytest.warns(PrecisionWarning, match="normal equations of the features"):
@@ -175,7 +175,7 @@ def test_lost_digits_of_a_window_are_said():
 
 
 def test_without_the_offline_half_no_ridge_is_needed():
-    X, Y = made(d=30)
+    X, Y = random_stream(d=30)
     got = rt.TargetCorrector(rt.Linear(), LEARNER, 0.0, 4, parts="online", features=30).correct(
         X, Y
     )
@@ -284,8 +284,8 @@ def estimator_of(**options):
 
 def with_other_features():
     one = corrector_of(rt.Features(lambda x: x[:, : 3 + (len(x) > 8)]), features=9)
-    one.correct(*made(n=8))
-    one.correct(*made(n=12))
+    one.correct(*random_stream(n=8))
+    one.correct(*random_stream(n=12))
 
 
 def without_factor():
@@ -306,7 +306,7 @@ def without_factor():
         (lambda: corrector_of(features="much"), "features is 'much'; expected a whole number"),
         (lambda: corrector_of(rt.RBF(1.0), features=10**7), "use fewer features"),
         (
-            lambda: corrector_of(features=4).correct(*made()),
+            lambda: corrector_of(features=4).correct(*random_stream()),
             r"has 5 features, more than features=4; use features=5",
         ),
         (lambda: corrector_of(features=9).samples, "not kept with features=9"),

@@ -53,7 +53,7 @@ def network(seed=0):
     return nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 3)).double()
 
 
-def made(n=120, seed=1):
+def random_stream(n=120, seed=1):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 5))
     return X, np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2], X[:, 3]], 1)
@@ -90,7 +90,7 @@ class Hidden(nn.Module):
 @pytest.mark.parametrize("options", [{}, {"mode": "jacobian"}, {"sketch": 40}])
 def test_kernels_of_one_module_from_several_threads(module, options):
     kernel = rt.EmpiricalNTK(module, **options)
-    X, _ = made(9)
+    X, _ = random_stream(9)
     grams = [rt.EmpiricalNTK(module, **options)(X[: 5 + i]) for i in range(THREADS)]
 
     def compute(i):
@@ -103,7 +103,7 @@ def test_kernels_of_one_module_from_several_threads(module, options):
 @pytest.mark.parametrize("make", [network, lambda: Tied().double()])
 def test_training_while_kernels_are_computed(make):
     """Gradients are complete, and the module has its own parameters at every moment."""
-    module, (X, Y) = make(), made(30)
+    module, (X, Y) = make(), random_stream(30)
     kernel = rt.EmpiricalNTK(module)
     inputs, targets = torch.from_numpy(X), torch.from_numpy(Y)
     own = {name: id(value) for name, value in module.named_parameters()}
@@ -133,10 +133,10 @@ def test_training_while_kernels_are_computed(make):
 
 SGD = rt.SGD(0.01, 2, reduction="sum")
 WORK = {
-    "correct": lambda module: rt.NetworkCorrector(module, SGD, 1.0, 4).correct(*made(6)),
-    "auto": lambda module: rt.NetworkCorrector(module, SGD, "auto", 4).correct(*made(8)),
+    "correct": lambda module: rt.NetworkCorrector(module, SGD, 1.0, 4).correct(*random_stream(6)),
+    "auto": lambda module: rt.NetworkCorrector(module, SGD, "auto", 4).correct(*random_stream(8)),
     "closed loop": lambda module: rt.ClosedLoopCorrector(module, SGD, 1.0, 16, replay=0).correct(
-        *made(6)
+        *random_stream(6)
     ),
 }
 
@@ -163,7 +163,7 @@ def test_modules_that_cannot_be_copied():
     """Weight decay needs outputs with other weights, which `Hidden` has nowhere but in place."""
     plain, hidden, decaying = network(), Hidden().double(), rt.SGD(0.01, weight_decay=0.1)
     hidden.first, hidden.last = plain[0], plain[2]
-    X, Y = made(6)
+    X, Y = random_stream(6)
     found, wanted = (rt.NetworkCorrector(each, decaying, 1.0, 2) for each in (hidden, plain))
     assert_same(found.correct(X, Y), wanted.correct(X, Y))
     with torch.no_grad():
@@ -194,7 +194,7 @@ def ways_of_attention():
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
 @pytest.mark.parametrize("outputs", [1, 3], ids=["directions", "gradients"])
 def test_a_deployed_module_from_several_threads(outputs):
-    X, Y = made(20)
+    X, Y = random_stream(20)
     learner = rt.TangentLearner(Attention().double(), 0.3, features=32).learn(X, Y[:, :outputs])
     module, inputs = learner.as_module(), torch.from_numpy(X)
     expected = [module(inputs[i : i + 9]) for i in range(THREADS)]
@@ -209,7 +209,7 @@ def test_a_deployed_module_from_several_threads(outputs):
 
 
 def test_attention_after_several_threads():
-    kernel, (X, _) = rt.EmpiricalNTK(Attention().double(), mode="jacobian"), made(5)
+    kernel, (X, _) = rt.EmpiricalNTK(Attention().double(), mode="jacobian"), random_stream(5)
     gram, before = kernel(X), ways_of_attention()
 
     def compute():
@@ -231,7 +231,7 @@ def learners():
 
 @pytest.mark.parametrize("name", learners())
 def test_predictions_and_learning_from_several_threads(name):
-    learner, (X, Y) = learners()[name], made()
+    learner, (X, Y) = learners()[name], random_stream()
     learn = learner.partial_fit if name == "regressor" else learner.learn
 
     def part(i):
@@ -254,7 +254,7 @@ def test_predictions_and_learning_from_several_threads(name):
 
 @pytest.mark.parametrize("name", learners())
 def test_every_prediction_is_that_of_a_complete_state(name):
-    learner, twin, (X, Y) = learners()[name], learners()[name], made(30)
+    learner, twin, (X, Y) = learners()[name], learners()[name], random_stream(30)
     learn, again = (
         each.partial_fit if name == "regressor" else each.learn for each in (learner, twin)
     )
@@ -283,7 +283,7 @@ def test_every_prediction_is_that_of_a_complete_state(name):
 
 
 def test_a_classifier_meets_new_classes_while_others_predict():
-    X, _ = made(90)
+    X, _ = random_stream(90)
     labels = np.repeat(np.arange(30), 3)
     model, done = (
         rt.StreamingRidgeClassifier(gamma=0.1).partial_fit(X[:9], labels[:9]),
@@ -310,7 +310,7 @@ def test_a_classifier_meets_new_classes_while_others_predict():
 @pytest.mark.parametrize("make", [shift, correction, corrector])
 def test_trackers_take_samples_one_after_the_other(make):
     """In the order that they have kept, in which one thread gets the same."""
-    X, Y = made(24)
+    X, Y = random_stream(24)
     thing, alone = make(rt.RBF(2.0)), make(rt.RBF(2.0))
 
     def part(i):
@@ -326,14 +326,14 @@ def test_trackers_take_samples_one_after_the_other(make):
     order = [int(np.flatnonzero((sample == X).all(1))[0]) for sample in thing.samples]
     assert sorted(order) == list(range(len(X)))
     feed(alone, X[order], Y[order])
-    more = made(4, seed=2)
+    more = random_stream(4, seed=2)
     if make is shift:
         assert_same(thing.effective_targets, alone.effective_targets)
     assert_same(results(thing, *more), results(alone, *more), 1e-8)
 
 
 def test_first_calls_from_several_threads():
-    X, Y = made(40)
+    X, Y = random_stream(40)
     model = rt.OnlineKernelRegressor(width=2.0, lr=0.1)
 
     def part(i):

@@ -29,14 +29,14 @@ def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
     return x
 
 
-def less_square(M: Tensor, part: Tensor) -> Tensor:
+def less_square(M: Tensor, A: Tensor) -> Tensor:
     r"""$M - A A^\top$ as a new matrix; above the diagonal, a part of it may be M."""
     if M.shape[0] <= FEW_ROWS:
-        return torch.addmm(M, part, part.mT, alpha=-1)
+        return torch.addmm(M, A, A.mT, alpha=-1)
     half = M.shape[0] // 2
     result = M.clone()
-    result[:half, :half].addmm_(part[:half], part[:half].mT, alpha=-1)
-    result[half:].addmm_(part[half:], part.mT, alpha=-1)
+    result[:half, :half].addmm_(A[:half], A[:half].mT, alpha=-1)
+    result[half:].addmm_(A[half:], A.mT, alpha=-1)
     return result
 
 

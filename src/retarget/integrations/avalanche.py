@@ -329,7 +329,7 @@ class TangentStrategy(SupervisedTemplate):
 
     def _learn(self, learner: StreamingRidge, **kwargs: Any) -> None:
         """Predicts the experience for the metrics, and then learns it."""
-        part = learner.empty()
+        newest = learner.empty()
         for batch in self.dataloader:
             self.mbatch = batch
             self._unpack_minibatch()
@@ -341,11 +341,11 @@ class TangentStrategy(SupervisedTemplate):
                 self.loss = self._make_empty_loss() + self.criterion()
             self._before_update(**kwargs)
             targets = agreement.real_targets(self.mb_y, self.targets or self.mb_output.shape[1])
-            part.learn(self.mb_x, targets.to(self.mb_output))
-            _require_own(self, part.samples)
+            newest.learn(self.mb_x, targets.to(self.mb_output))
+            _require_own(self, newest.samples)
             self._after_update(**kwargs)
             self._after_training_iteration(**kwargs)
-        learner.merge(part)
+        learner.merge(newest)
 
 
 class _CorrectedLoader:

@@ -177,9 +177,9 @@ def _describe(run: "Run") -> dict[str, Any]:
         "device": run.ensemble.device.type,
         "torch": torch.__version__,
     }
-    for name, part in (("training", run.train), ("test", run.test)):
-        parts = {"pool": part.pool, "rows": part.rows, "labels": part.labels}
-        description[f"{name} samples"] = checksum(repr(part.spans), parts)
+    for name, samples in (("training", run.train), ("test", run.test)):
+        parts = {"pool": samples.pool, "rows": samples.rows, "labels": samples.labels}
+        description[f"{name} samples"] = checksum(repr(samples.spans), parts)
     plain: dict[str, Any] = json.loads(json.dumps(description, default=_described))
     return plain
 

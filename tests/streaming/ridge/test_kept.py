@@ -13,7 +13,7 @@ from retarget.state_files import read_state, write_state
 from support.problems import assert_same
 
 
-def made(n=30, d=4, c=3, seed=0):
+def random_stream(n=30, d=4, c=3, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)) + 2
     return X, X @ rng.normal(size=(d, c)) + rng.normal(size=(n, c)), rng.uniform(0.3, 3.0, size=n)
@@ -30,7 +30,7 @@ def features_of(thing):
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_left_out_is_learning_all_others(intercept, weighted):
-    X, Y, weights = made()
+    X, Y, weights = random_stream()
     weights = weights if weighted else np.ones(len(X))
     thing = learner(intercept=intercept)
     for rows in (slice(0, 9), slice(9, 10), slice(10, None)):
@@ -46,7 +46,7 @@ def test_left_out_is_learning_all_others(intercept, weighted):
 
 
 def test_weights_that_are_repeats():
-    X, Y, _ = made(12)
+    X, Y, _ = random_stream(12)
     times = np.arange(12) % 3 + 1
     once = learner(intercept=True).learn(X, Y, times.astype(float), repeats=True).left_out()
     rows = np.repeat(np.arange(12), times)
@@ -61,7 +61,7 @@ def test_weights_that_are_repeats():
 
 
 def test_discounted_rows_in_present_weights():
-    X, Y, _ = made(20)
+    X, Y, _ = random_stream(20)
     thing = learner().learn(X[:12], Y[:12]).discount(0.4).learn(X[12:], Y[12:])
     weights = np.where(np.arange(20) < 12, 0.4, 1.0)
     peer = learner().learn(X, Y, weights)
@@ -70,7 +70,7 @@ def test_discounted_rows_in_present_weights():
 
 @given(seed=st.integers(0, 99), cuts=st.sets(st.integers(1, 39), max_size=5))
 def test_the_rows_with_the_lowest_tickets(seed, cuts):
-    X, Y, _ = made(40, seed=seed)
+    X, Y, _ = random_stream(40, seed=seed)
     thing = learner(calibration=7)
     seen = 0
     for rows in np.split(np.arange(40), sorted(cuts)):
@@ -85,7 +85,7 @@ def test_the_rows_with_the_lowest_tickets(seed, cuts):
 def test_each_sample_is_kept_with_the_same_probability():
     times = np.zeros(40)
     for seed in range(300):
-        X, Y, _ = made(40, seed=seed)
+        X, Y, _ = random_stream(40, seed=seed)
         kept = learner(calibration=10).learn(X[:13], Y[:13]).learn(X[13:], Y[13:])
         places = {tuple(row): i for i, row in enumerate(X)}
         for features in features_of(kept):
@@ -98,7 +98,7 @@ def test_each_sample_is_kept_with_the_same_probability():
 
 @pytest.mark.parametrize("calibration", [50, 9])
 def test_a_forgotten_sample_leaves_no_trace(calibration, tmp_path):
-    X, Y, _ = made()
+    X, Y, _ = random_stream()
     thing = learner(calibration=calibration, intercept=True).learn(X, Y)
     before = features_of(thing)
     thing.forget(X[4:21], Y[4:21])
@@ -112,7 +112,7 @@ def test_a_forgotten_sample_leaves_no_trace(calibration, tmp_path):
 
 
 def test_of_equal_samples_one_goes():
-    X, Y, _ = made(3)
+    X, Y, _ = random_stream(3)
     thing = learner().learn(np.repeat(X, 2, axis=0), np.repeat(Y, 2, axis=0))
     thing.forget(X[:1], Y[:1])
     assert [row.features.tolist() for row in thing.learned.kept.rows].count(X[0].tolist()) == 1
@@ -123,7 +123,7 @@ def test_of_equal_samples_one_goes():
 
 
 def test_float32_features_with_other_last_digits():
-    X, Y, _ = made(20)
+    X, Y, _ = random_stream(20)
     shift = [0.0]
 
     def features(X):
@@ -141,7 +141,7 @@ def test_float32_features_with_other_last_digits():
 
 
 def test_merged_rows_have_the_lowest_tickets():
-    X, Y, _ = made(40)
+    X, Y, _ = random_stream(40)
     one = learner(calibration=8).learn(X[:30], Y[:30])
     two = learner(calibration=8).learn(X[30:], Y[30:])
     tickets = [*one.learned.kept.rows, *two.learned.kept.rows]
@@ -155,7 +155,7 @@ def test_merged_rows_have_the_lowest_tickets():
 
 
 def test_rows_and_new_outputs():
-    X, _, _ = made(12)
+    X, _, _ = random_stream(12)
     Y = np.eye(3)[np.arange(12) % 3]
     thing = learner().learn(X[Y[:, 2] == 0], Y[Y[:, 2] == 0][:, :2]).rearranged([1, 0, None])
     thing.learn(X[Y[:, 2] == 1], Y[Y[:, 2] == 1][:, [1, 0, 2]])
@@ -170,7 +170,7 @@ def test_rows_and_new_outputs():
 
 
 def test_saved_and_forged_rows(tmp_path):
-    X, Y, _ = made()
+    X, Y, _ = random_stream()
     thing = learner(calibration=9).learn(X, Y)
     path = tmp_path / "state"
     thing.save(path)
@@ -195,7 +195,7 @@ def test_saved_and_forged_rows(tmp_path):
 
 
 def test_what_cannot_be_known_or_kept():
-    X, Y, _ = made()
+    X, Y, _ = random_stream()
     with pytest.raises(InvalidInputError, match="nothing has been learned yet"):
         learner().left_out()
     with pytest.raises(InvalidInputError, match="0 rows are kept of 30 samples"):
@@ -211,7 +211,7 @@ def test_what_cannot_be_known_or_kept():
 
 
 def test_memory_is_counted_and_bounded():
-    X, Y, _ = made(40)
+    X, Y, _ = random_stream(40)
     thing = learner(calibration=8).learn(X, Y)
     without = learner(calibration=0).learn(X, Y)
     assert thing.nbytes == without.nbytes + 8 * 8 * (4 + 3)
@@ -221,7 +221,7 @@ def test_a_starting_network_keeps_its_outputs():
     """With another number learning starts from zero, and the sums are those from the start."""
     torch.manual_seed(0)
     network = torch.nn.Linear(4, 3).double()
-    X, Y, _ = made()
+    X, Y, _ = random_stream()
     tangents = rt.TangentLearner(network, 0.7, features=20)
     with pytest.raises(InvalidInputError, match="cannot widen 3 outputs to 4"):
         tangents.empty().learn(X, Y).rearranged([0, 1, 2, None])

@@ -33,7 +33,7 @@ from support.streaming_objects import saved
 both = pytest.mark.parametrize("intercept", [False, True])
 
 
-def made(n=40, d=4, c=2, seed=0):
+def random_stream(n=40, d=4, c=2, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     Y = X @ rng.normal(size=(d, c)) + np.sin(X[:, :1]) + 0.2 * rng.normal(size=(n, c)) + 0.7
@@ -59,9 +59,9 @@ def streams(draw):
     n = draw(st.integers(2, 30))
     order = draw(st.permutations(range(n)))
     cuts = sorted(draw(st.sets(st.integers(0, n), max_size=4)))
-    return made(n, draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, 99))), [
-        np.array(part, dtype=int) for part in np.split(np.array(order), cuts)
-    ]
+    return random_stream(
+        n, draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, 99))
+    ), [np.array(part, dtype=int) for part in np.split(np.array(order), cuts)]
 
 
 # --- the solution
@@ -86,8 +86,8 @@ def test_any_order_and_portions_give_the_literal_solution(stream, intercept, wei
 
 
 def test_no_ridge_where_features_depend_on_each_other():
-    X, Y, queries, _ = made(n=5, d=6)
-    more, targets, _, _ = made(n=50, d=6, seed=1)
+    X, Y, queries, _ = random_stream(n=5, d=6)
+    more, targets, _, _ = random_stream(n=50, d=6, seed=1)
     thing = rt.StreamingRidge(cubes, 0.0).learn(X, Y)
     with pytest.raises(NotPositiveDefiniteError, match="gamma = 0 is too small to decide"):
         thing.predict(queries)
@@ -97,7 +97,7 @@ def test_no_ridge_where_features_depend_on_each_other():
 
 
 def test_random_features_of_a_gaussian_kernel(tmp_path):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     thing = rt.StreamingRidge(rt.RBF(1.5), 0.5, features=12, seed=4).learn(X, Y)
     assert repr(thing) == "StreamingRidge(gamma=0.5, samples=40)"
     assert thing.nbytes == 8 * (12 + 2 + 12 * 12 + 12 * 2 + 2)
@@ -129,7 +129,7 @@ def test_the_ridge_depends_on_samples_alone(stream, intercept):
 
 @both
 def test_the_ridge_by_the_hat_matrix(intercept):
-    X, Y, _, weights = made(n=30, d=6)
+    X, Y, _, weights = random_stream(n=30, d=6)
     Y = Y + 3 * np.random.default_rng(1).normal(size=Y.shape)
     gamma = rt.StreamingRidge(cubes, intercept=intercept).learn(X, Y, weights).gamma_
     scores = [
@@ -147,7 +147,7 @@ def test_the_ridge_by_the_hat_matrix(intercept):
 )
 def test_forgotten_is_never_learned(intercept, gamma, portion, monkeypatch):
     monkeypatch.setitem(rows_module.PORTION, "cpu", portion)
-    X, Y, queries, weights = made()
+    X, Y, queries, weights = random_stream()
     thing = learner(gamma=gamma, intercept=intercept).learn(X, Y, weights)
     thing.forget(X[::3], Y[::3], weights[::3]).forget(X[:0], Y[:0])
     kept = np.arange(40) % 3 > 0
@@ -158,7 +158,7 @@ def test_forgotten_is_never_learned(intercept, gamma, portion, monkeypatch):
 
 
 def test_what_cannot_be_forgotten(tmp_path):
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     with pytest.raises(InvalidInputError, match="nothing has been learned yet"):
         learner().forget(X, Y)
     thing = learner().learn(X, Y)
@@ -173,7 +173,7 @@ def test_what_cannot_be_forgotten(tmp_path):
 
 @both
 def test_merged_is_the_union(intercept):
-    X, Y, queries, weights = made()
+    X, Y, queries, weights = random_stream()
     merged = learner(intercept=intercept)
     for rows in (slice(0, 11), slice(11, 12), slice(12, 12), slice(12, None)):
         part = merged.empty().learn(X[rows], Y[rows], weights[rows])
@@ -188,7 +188,7 @@ def test_merged_is_the_union(intercept):
 
 
 def test_new_outputs_had_target_zero():
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     thing = learner(intercept=True).learn(X, Y)
     padded = learner(intercept=True).learn(X, np.hstack([Y, np.zeros((40, 1))]))
     wider = thing.widened(3)
@@ -220,7 +220,7 @@ def test_new_outputs_of_a_tangent_learner():
 
 
 def test_repetitions_count_in_cross_validation():
-    X, Y, queries, _ = made(n=30, d=6)
+    X, Y, queries, _ = random_stream(n=30, d=6)
     Y = Y + 3 * np.random.default_rng(1).normal(size=Y.shape)
     times = np.arange(30) % 4 + 1
     weighted = learner(gamma="auto").learn(X, Y, times.astype(float), repeats=True)
@@ -232,7 +232,7 @@ def test_repetitions_count_in_cross_validation():
 
 
 def test_what_cannot_be_merged(tmp_path):
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     thing, random = learner().learn(X, Y), rt.StreamingRidge(rt.RBF(1.0), features=8).learn(X, Y)
     before = saved(thing, tmp_path / "state")
     sizes = "'features': {}, 'outputs': {}}}; expected"
@@ -386,7 +386,7 @@ def test_there_must_be_processes_to_merge():
 @both
 @pytest.mark.parametrize("offset", [0.0, 1e5])
 def test_all_processes_end_with_everything(intercept, offset, all_merged):
-    X, Y, queries, weights = made()
+    X, Y, queries, weights = random_stream()
     thing = rt.StreamingRidge(rt.Linear(), 0.4, intercept=intercept)
     parts = (slice(0, 5), slice(5, 5), slice(5, 31), slice(31, None))  # one has nothing
     learners = [thing.empty().learn(X[r] + offset, Y[r], weights[r]) for r in parts]
@@ -400,7 +400,7 @@ def test_all_processes_end_with_everything(intercept, offset, all_merged):
 
 
 def test_processes_that_do_not_agree_all_say_so(all_merged, tmp_path):
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     for other in (
         learner().learn(X, Y[:, 0]),
         learner().learn(X[:, :3], Y),
@@ -436,7 +436,7 @@ def tangents(seed=0, **options):
 @pytest.mark.parametrize("empty", [0, 1, None])
 def test_what_cannot_be_merged_in_processes_either(other, difference, empty, all_merged, tmp_path):
     """Not even where one of them has learned nothing: it would predict with the wrong features."""
-    X, Y, _, _ = made(c=4)
+    X, Y, _, _ = random_stream(c=4)
     group = [tangents(), other.fork(), tangents()]
     for number, each in enumerate(group):
         if number != empty:
@@ -451,7 +451,7 @@ def test_what_cannot_be_merged_in_processes_either(other, difference, empty, all
 
 
 def test_views_that_differ_between_processes(all_merged):
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     pair = [
         rt.StreamingRidge(cubes, 0.4, views=[None, view]).learn(X, Y)
         for view in (lambda X: 2 * X, lambda X: 3 * X)
@@ -463,7 +463,7 @@ def test_views_that_differ_between_processes(all_merged):
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_features_that_differ_between_processes(name, all_merged):
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     pair = [rt.StreamingRidge(each, 0.4, features=4).learn(X, Y) for each in DIFFERENT[name]]
     errors = [str(error) for error in all_merged(pair)]
     assert len(errors) == 2
@@ -472,7 +472,7 @@ def test_features_that_differ_between_processes(name, all_merged):
 
 @pytest.mark.parametrize("make", SAME)
 def test_the_same_features_are_merged_in_all_processes(make, all_merged):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     pair = [rt.StreamingRidge(make(), 0.4, features=4) for _ in range(2)]
     whole = pair[0].empty().learn(X, Y)
     for each, rows in zip(pair, (slice(0, 11), slice(11, 40)), strict=True):
@@ -521,7 +521,7 @@ def test_sequences_and_outputs_of_processes(all_merged):
 
 
 def test_types_and_axes_of_all_processes(all_merged):
-    X, Y, queries, _ = made(c=1)
+    X, Y, queries, _ = random_stream(c=1)
     pair = [learner().learn(X, Y[:, 0].astype(np.float32)), learner()]
     for dtype in (np.float32, np.float64):
         assert all_merged(pair) == []
@@ -536,7 +536,7 @@ def test_types_and_axes_of_all_processes(all_merged):
 
 @both
 def test_discounted_samples_weigh_less(intercept):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     thing, weight = learner(intercept=intercept), 0.9 ** np.arange(39, -1, -1.0)
 
     def expected(stop):
@@ -551,7 +551,7 @@ def test_discounted_samples_weigh_less(intercept):
 
 
 def test_discounts_that_mean_nothing():
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     thing = learner(gamma="auto").learn(X, Y)
     for factor, match in (
         (0.0, "is 0.0; expected above 0"),
@@ -573,7 +573,7 @@ def test_discounts_that_mean_nothing():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
 def test_the_same_library_and_type_come_out(dtype, tolerance):
-    X, Y, queries, _ = (array.astype(dtype) for array in made())
+    X, Y, queries, _ = (array.astype(dtype) for array in random_stream())
     expected = oracle.predictions(cubes(X), Y, cubes(queries), 0.4)
     numpy = learner().learn(X, Y).predict(queries)
     X, Y, queries = (torch.from_numpy(array).requires_grad_() for array in (X, Y, queries))
@@ -586,7 +586,7 @@ def test_the_same_library_and_type_come_out(dtype, tolerance):
 
 
 def test_types_and_axes_of_several_portions():
-    X, Y, queries, _ = made(c=1)
+    X, Y, queries, _ = random_stream(c=1)
     single = learner().learn(X[:20], Y[:20].astype(np.float32))
     assert single.predict(queries).dtype == np.float32
     double = learner().learn(X[20:], Y[20:])
@@ -619,7 +619,7 @@ class FailsLater:
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_call_that_fails_changes_nothing(began, small_portions, tmp_path):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     features = FailsLater()
     thing = rt.StreamingRidge(features, 0.4)
     thing.learn(X[: 15 * began], Y[: 15 * began])
@@ -660,7 +660,7 @@ def test_a_call_that_fails_changes_nothing(began, small_portions, tmp_path):
 
 
 def test_what_is_refused(small_portions):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     for call, error, match in (
         (lambda: learner().predict(queries), InvalidInputError, "nothing has been learned yet"),
         (lambda: learner().learn(X[:0], Y[:0]).gamma_, InvalidInputError, "nothing has been learn"),
@@ -694,7 +694,7 @@ def test_what_is_refused(small_portions):
 @pytest.mark.parametrize("learned", [None, 9])
 @pytest.mark.parametrize("row", [0, 7, 23])
 def test_an_error_names_the_row_of_the_call(row, learned, small_portions):
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     thing = learner()
     if learned:
         thing.learn(X[:learned], Y[:learned])
@@ -720,7 +720,7 @@ def test_an_error_names_the_row_of_the_call(row, learned, small_portions):
 
 def forgotten(gamma, outlier=1.0, target=1.0, n=10_000, left=10, intercept=False):
     """A learner that forgot all samples but the last ones, and one that never learned others."""
-    X, Y, queries, _ = made(n, d=20)
+    X, Y, queries, _ = random_stream(n, d=20)
     X[0] *= outlier
     Y[0] *= target
     make = rt.StreamingRidge
@@ -791,7 +791,7 @@ def test_a_ridge_with_rivals_lost_in_rounding():
 
 def test_targets_are_added_up_in_float64():
     """Warnings are errors here: a forgotten target costs digits of float64, not of float32."""
-    X, Y, queries, _ = made(200, d=5)
+    X, Y, queries, _ = random_stream(200, d=5)
     Y[0] *= 1e6
     thing, never = (rt.StreamingRidge(rt.Linear(), 1.0, precision="float32") for _ in range(2))
     thing.learn(X, Y).forget(X[:-50], Y[:-50])
@@ -800,7 +800,7 @@ def test_targets_are_added_up_in_float64():
 
 def test_samples_of_little_weight_stay():
     """Rounding of the heavy ones' squared weights is larger than theirs."""
-    X, Y, _, uneven = made(300, d=3)
+    X, Y, _, uneven = random_stream(300, d=3)
     for scale in np.geomspace(1e3, 1e4, 20):
         weights = scale * uneven
         weights[-1] = 0.01
@@ -814,7 +814,7 @@ def test_samples_of_little_weight_stay():
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_learners_with_different_features_are_not_merged(name):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     one, other = (rt.StreamingRidge(each, 0.4, features=4) for each in DIFFERENT[name])
     one.learn(X[:20], Y[:20])
     other.learn(X[20:], Y[20:])
@@ -831,7 +831,7 @@ def test_learners_with_different_features_are_not_merged(name):
 @pytest.mark.parametrize("make", SAME)
 def test_learners_with_the_same_features_are_merged(make):
     """Made twice, or copied to another process and back."""
-    X, Y, _, _ = made()
+    X, Y, _, _ = random_stream()
     one, other = (rt.StreamingRidge(make(), 0.4, features=4) for _ in range(2))
     other.learn(X[20:], Y[20:])
     assert one.learn(X[:20], Y[:20]).merge(other).samples == 40
@@ -844,7 +844,7 @@ def test_learners_with_the_same_features_are_merged(make):
 @pytest.mark.parametrize("before", [0, 25])
 def test_loaded_bit_by_bit(before, tmp_path):
     """And so are pickles and deep copies."""
-    X, Y, queries, weights = (array.astype(np.float32) for array in made())
+    X, Y, queries, weights = (array.astype(np.float32) for array in random_stream())
     for features, intercept, gamma in (
         (cubes, False, "auto"),
         (rt.RBF(1.4), True, 0.4),
@@ -865,7 +865,7 @@ def test_loaded_bit_by_bit(before, tmp_path):
 
 
 def test_single_precision_sums_are_loaded(tmp_path):
-    X, Y, queries, _ = made()
+    X, Y, queries, _ = random_stream()
     thing = rt.StreamingRidge(rt.Linear(), 0.4, precision="float32").learn(X, Y)
     thing.save(tmp_path / "state")
     again = rt.StreamingRidge.load(tmp_path / "state", rt.Linear())
@@ -902,7 +902,7 @@ def test_files_of_others_are_refused(tmp_path):
 )
 def test_forged_files_are_refused(name, value, match, tmp_path):
     path = tmp_path / "state"
-    learner().learn(*made()[:2]).save(path)
+    learner().learn(*random_stream()[:2]).save(path)
     values, tensors = read_state(path)
     (tensors if isinstance(value, torch.Tensor) else values)[name] = value
     write_state(path, values, tensors)

@@ -18,7 +18,7 @@ from support.problems import assert_same
 both = pytest.mark.parametrize("intercept", [False, True])
 
 
-def made(n=23, m=5, c=2, seed=0, offset=0.0):
+def random_rows(n=23, m=5, c=2, seed=0, offset=0.0):
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(n, m)) * rng.uniform(0.2, 3, size=m) + offset
     targets = features @ rng.normal(size=(m, c)) + 0.3 * rng.normal(size=(n, c)) + 1.5
@@ -52,7 +52,7 @@ def assert_alike(one, other, tolerance=1e-10):
 def problems(draw):
     n, m, c = draw(st.integers(1, 30)), draw(st.integers(1, 8)), draw(st.integers(1, 3))
     offset = draw(st.sampled_from([0.0, 20.0]))
-    features, targets, weights = made(n, m, c, draw(st.integers(0, 999)), offset)
+    features, targets, weights = random_rows(n, m, c, draw(st.integers(0, 999)), offset)
     return features, targets, weights if draw(st.booleans()) else None, draw(st.booleans())
 
 
@@ -93,7 +93,7 @@ def test_cross_validation_is_that_of_the_hat_matrix(problem, gamma):
 @both
 def test_no_ridge_is_better(intercept):
     for seed in range(8):
-        features, targets, weights = made(40, 30, 2, seed)
+        features, targets, weights = random_rows(40, 30, 2, seed)
         targets += 5 * np.random.default_rng(seed).normal(size=targets.shape)
         sums = summed(features, targets, weights, intercept)
         best = sums.solve("auto").gamma
@@ -105,7 +105,7 @@ def test_no_ridge_is_better(intercept):
 
 
 def test_the_best_ridge_without_noise():
-    features, _, _ = made(60, 30)
+    features, _, _ = random_rows(60, 30)
     targets = features @ np.ones((30, 1))
     sums = summed(features, targets)
     best = sums.solve("auto").gamma
@@ -142,9 +142,9 @@ def test_a_ridge_is_found_for_anything():
     zeros, ones = np.zeros((3, 2)), np.ones((3, 1))
     assert summed(zeros, ones).solve("auto").gamma == 1.0
     assert summed(np.ones((1, 2)), ones[:1], intercept=True).solve("auto").gamma == 1.0
-    assert 0 < summed(1e-30 * made()[0], made()[1]).solve("auto").gamma < 1e-40
-    assert 1e20 < summed(1e20 * made()[0], made()[1]).solve("auto").gamma < math.inf
-    assert summed(made()[0], 0 * made()[1]).solve("auto").gamma > 0
+    assert 0 < summed(1e-30 * random_rows()[0], random_rows()[1]).solve("auto").gamma < 1e-40
+    assert 1e20 < summed(1e20 * random_rows()[0], random_rows()[1]).solve("auto").gamma < math.inf
+    assert summed(random_rows()[0], 0 * random_rows()[1]).solve("auto").gamma > 0
     assert score_of(summed(np.ones((1, 2)), ones[:1], intercept=True), 1.0) == math.inf
 
 
@@ -152,7 +152,7 @@ def test_a_ridge_is_found_for_anything():
 @pytest.mark.parametrize("samples", [1, 30, 60])
 def test_few_samples_of_many_features(samples, intercept, monkeypatch):
     monkeypatch.setattr(search, "EXACT_FEATURES", 20)
-    features, targets, weights = made(samples, 130, 3)
+    features, targets, weights = random_rows(samples, 130, 3)
     sums = summed(features, targets, weights, intercept)
     chosen = sums.solve("auto")
     for gamma in (0.3, chosen.gamma):
@@ -231,7 +231,7 @@ def test_estimated_scores_near_a_ridge(views, intercept, monkeypatch):
 
 
 def test_an_intercept_far_from_the_origin():
-    features, targets, _ = made(offset=0.0)
+    features, targets, _ = random_rows(offset=0.0)
     far = summed(features + 1e6, targets + 1e6, intercept=True)
     near = summed(features, targets, intercept=True)
     assert_same(far.scatter, near.scatter, 1e-8)
@@ -244,7 +244,7 @@ def test_an_intercept_far_from_the_origin():
 def test_the_triangle_is_kept_in_blocks(intercept, columns, waiting, monkeypatch):
     monkeypatch.setitem(triangle.COLUMNS, "cpu", columns)
     monkeypatch.setattr(triangle, "WAITING_ROWS", waiting)
-    features, targets, weights = made()
+    features, targets, weights = random_rows()
     sums = Moments(5, 2, intercept)
     for row in range(len(features)):
         sums.add(*tensors(features[row : row + 1], targets[row : row + 1], weights[row : row + 1]))
@@ -282,7 +282,7 @@ def test_joined_and_without(problem, cut):
 @both
 def test_joined_sums_have_the_rounding_of_the_larger(intercept):
     """Something was subtracted from one of them, or from each, whichever is joined to which."""
-    features, targets, weights = made(offset=1.0)
+    features, targets, weights = random_rows(offset=1.0)
     large = summed(9 * features, 70 * targets, weights, intercept)
     small = summed(features, targets, None, intercept)
     pieces = [(9 * features[:5], 70 * targets[:5], weights[:5]), (features[:4], targets[:4])]
@@ -312,7 +312,7 @@ def test_joined_sums_have_the_rounding_of_the_larger(intercept):
 
 @both
 def test_scaled_and_wider_sums(intercept):
-    features, targets, weights = made(c=3)
+    features, targets, weights = random_rows(c=3)
     targets[:9, 2] = 0
     sums = summed(features[:9], targets[:9, :2], weights[:9], intercept)
     sums.rearrange([0, 1, None])
@@ -326,7 +326,7 @@ def test_scaled_and_wider_sums(intercept):
 
 @both
 def test_copies_and_what_is_left_share_nothing(intercept):
-    features, targets, weights = made()
+    features, targets, weights = random_rows()
     sums = summed(features, targets, weights, intercept)
     before = sums.copy()
     left = sums.without(summed(features[:2], targets[:2], weights[:2], intercept))
@@ -338,7 +338,7 @@ def test_copies_and_what_is_left_share_nothing(intercept):
 
 @both
 def test_what_cannot_have_been_learned_is_not_forgotten(intercept):
-    features, targets, _ = made()
+    features, targets, _ = random_rows()
     sums = summed(features, targets, intercept=intercept)
     for wrong in (
         (50 * features[:2], targets[:2]),
@@ -401,7 +401,7 @@ def test_equal_targets_or_samples_can_be_forgotten(kind, seed, n, left):
 
 def test_peaks_in_present_weights():
     """The rounding of a mean of 23 samples stays when they count less, and when others join."""
-    features, targets, _ = made()
+    features, targets, _ = random_rows()
     left = summed(features, targets, intercept=True)
     left = left.without(summed(features[3:], targets[3:], intercept=True))
     assert left.peak_weight == 23
@@ -497,7 +497,7 @@ def test_what_rounding_leaves_below_zero_is_reported():
 
 
 def test_dependent_features_without_a_ridge():
-    features, targets, _ = made(n=30)
+    features, targets, _ = random_rows(n=30)
     features[:, 4] = features[:, 0]
     with pytest.raises(NotPositiveDefiniteError, match="linearly dependent, and gamma = 0") as told:
         summed(features, targets).solve(0.0)

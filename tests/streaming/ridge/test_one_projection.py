@@ -84,14 +84,14 @@ NETWORKS = {
 }
 
 
-def made(name, n=13, outputs=3):
+def network_and_stream(name, n=13, outputs=3):
     torch.manual_seed(4)
     network = NETWORKS[name]().double().eval()
     return network, torch.randn(n, 4, 6).double(), torch.randn(n, outputs).double()
 
 
 def learned(name, **options):
-    network, X, Y = made(name)
+    network, X, Y = network_and_stream(name)
     return rt.TangentLearner(network, 0.3, 31, seed=5, **options).learn(X, Y)
 
 
@@ -101,7 +101,7 @@ def learned(name, **options):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_sample_is_predicted_as_in_a_batch(name):
     learner = learned(name, combinations=2)
-    _, queries, _ = made(name, 9)
+    _, queries, _ = network_and_stream(name, 9)
     together = learner.predict(queries)
     alone = torch.cat([learner.predict(query[None]) for query in queries])
     pairs = torch.cat([learner.predict(queries[i : i + 2]) for i in range(0, 9, 2)])
@@ -112,7 +112,7 @@ def test_one_sample_is_predicted_as_in_a_batch(name):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_learning_one_by_one_is_learning_at_once(name):
     """An empty learner looks at its first sample alone."""
-    network, X, Y = made(name)
+    network, X, Y = network_and_stream(name)
     together, one_by_one = learned(name), rt.TangentLearner(network, 0.3, 31, seed=5)
     for x, y in zip(X, Y, strict=True):
         one_by_one.learn(x[None], y[None])
@@ -123,7 +123,7 @@ def test_learning_one_by_one_is_learning_at_once(name):
 @pytest.mark.parametrize("sketch", [None, 31])
 def test_features_of_one_sample_and_of_many_agree(name, sketch):
     """Also where they are not projected, and what a sample does not use is zero."""
-    network, X, _ = made(name)
+    network, X, _ = network_and_stream(name)
     kernel = rt.EmpiricalNTK(network, sketch=sketch, seed=2)
     whole = kernel.features(X)
     rows = torch.cat([kernel.features(x[None]) for x in X])
@@ -138,7 +138,7 @@ def test_features_of_one_sample_and_of_many_agree(name, sketch):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_module_made_after_one_sample(name):
     learner = learned(name)
-    _, queries, _ = made(name, 9)
+    _, queries, _ = network_and_stream(name, 9)
     expected = learner.predict(queries)
     learner.predict(queries[:1])
     module = learner.as_module()
@@ -149,7 +149,7 @@ def test_a_module_made_after_one_sample(name):
 @pytest.mark.parametrize("inside", ["learning", "predicting", "both"])
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_autocast_changes_nothing(inside, precision):
-    network, X, Y = made("sequence first")
+    network, X, Y = network_and_stream("sequence first")
     network, X, Y = network.float(), X.float(), Y.float()
 
     def half(when):
@@ -313,7 +313,7 @@ def test_products_of_random_signs(pattern):
 
 def test_a_file_with_another_projection(tmp_path, monkeypatch):
     """As it would be if a version of torch drew other random numbers from a seed."""
-    network, _, _ = made("routing")
+    network, _, _ = network_and_stream("routing")
     learned("routing").save(tmp_path / "learner")
     draw = Projection.table
 

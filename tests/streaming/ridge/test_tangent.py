@@ -21,7 +21,7 @@ from support.oracles.empirical_ntk import gram
 from support.problems import assert_same
 
 
-def made(n=30, shape=(5,), c=3, seed=0):
+def random_stream(n=30, shape=(5,), c=3, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, *shape))
     flat = X.reshape(n, -1)
@@ -82,7 +82,7 @@ def literal(learner, network, X, Y, queries, gamma, names=None):
 )  # of as many outputs as the network, or others
 def test_it_is_the_ridge_solution_on_sketched_gradients(make, shape, outputs, combinations):
     network = make(0)
-    X, Y, queries = made(shape=shape, c=outputs)
+    X, Y, queries = random_stream(shape=shape, c=outputs)
     learner = rt.TangentLearner(network, 0.3, 40, combinations=combinations, seed=2)
     for rows in (slice(20, 30), slice(0, 1), slice(1, 20)):
         learner.learn(X[rows], Y[rows])
@@ -94,7 +94,7 @@ def test_it_is_the_ridge_solution_on_sketched_gradients(make, shape, outputs, co
 def test_features_are_the_tangent_kernel_on_average(combinations):
     """E<phi, phi'> over the seeds is the mean over the outputs of the gradients' products."""
     network = mlp(0)
-    X, _, _ = made(n=6)
+    X, _, _ = random_stream(n=6)
     exact = gram(network, torch.from_numpy(X), torch.from_numpy(X)).numpy()
     grams = []
     for seed in range(80):
@@ -109,7 +109,7 @@ def test_features_are_the_tangent_kernel_on_average(combinations):
 
 def test_the_sketch_is_that_of_the_kernel():
     network = mlp(0, classes=1)  # one output: the only combination is plus or minus itself
-    X, _, _ = made()
+    X, _, _ = random_stream()
     learner = rt.TangentLearner(network, 1.0, 16, seed=3)
     held = nn.Sequential(OrderedDict(network=network))  # names decide about the projection
     features = rt.EmpiricalNTK(held, sketch=16, seed=3).features(X)
@@ -118,7 +118,7 @@ def test_the_sketch_is_that_of_the_kernel():
 
 def test_a_linear_network_is_linear_regression():
     """All tangents are the inputs themselves."""
-    X, Y, queries = made(shape=(4,), c=1)
+    X, Y, queries = random_stream(shape=(4,), c=1)
     network = nn.Linear(4, 1, bias=False).double()
     # every number in a bucket of its own: the sketch is a permutation with signs
     learner = rt.TangentLearner(network, 0.7, 4).learn(X, Y)
@@ -129,7 +129,7 @@ def test_a_linear_network_is_linear_regression():
 
 
 def test_verbs_are_those_of_streaming_ridge():
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     learner = rt.TangentLearner(mlp(0), 0.3, 24)
     parts = [learner.empty().learn(X[rows], Y[rows]) for rows in (slice(0, 12), slice(12, 30))]
     learner.merge(parts[0]).merge(parts[1].discount(0.25))
@@ -161,7 +161,7 @@ def test_verbs_are_those_of_streaming_ridge():
 def test_some_parameters(params, frozen, names):
     network = mlp(0)
     network[0].requires_grad_(not frozen)
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     learner = rt.TangentLearner(network, 0.2, 16, params=params).learn(X, Y)
     expected = literal(learner, network, X, Y, queries, 0.2, names)
     assert_same(learner.predict(queries), expected, 1e-7)
@@ -196,7 +196,7 @@ def test_outputs_that_are_huge_are_refused():
         InvalidInputError,
         match=r"Y minus the network's own outputs range from .*; expected at most 1e\+90",
     ):
-        rt.TangentLearner(module, 0.3, 16).learn(*made()[:2])
+        rt.TangentLearner(module, 0.3, 16).learn(*random_stream()[:2])
 
 
 # --- the network is left alone
@@ -208,7 +208,7 @@ def test_a_network_in_training_is_left_alone():
     with torch.no_grad():
         network(torch.randn(20, 5).double())  # running means that are not the first ones
     before = copy.deepcopy(network.state_dict())
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     learner = rt.TangentLearner(network, 0.3, 24).learn(X, Y)
     found = learner.predict(queries)
     assert network.training
@@ -277,7 +277,7 @@ def test_the_sketch_of_another_process(environment):
 
 
 def test_loaded_predicts_the_same_and_goes_on(tmp_path):
-    (X, Y, queries), network = made(), Tied(0)
+    (X, Y, queries), network = random_stream(), Tied(0)
     learner = rt.TangentLearner(network, features=20, combinations=2, params="*.weight", seed=3)
     learner.learn(X[:20], Y[:20]).save(tmp_path / "state")
     other = Tied(9)  # of the same form: its weights come from the file
@@ -293,7 +293,7 @@ def test_loaded_predicts_the_same_and_goes_on(tmp_path):
 
 
 def test_files_of_other_networks_are_refused(tmp_path):
-    X, Y, _ = made()
+    X, Y, _ = random_stream()
     path = tmp_path / "state"
     rt.TangentLearner(mlp(0), 0.3, 16).learn(X, Y).save(path)
     with pytest.raises(
@@ -309,7 +309,7 @@ def test_files_of_other_networks_are_refused(tmp_path):
 
 @pytest.mark.parametrize("wrong", [None, 0, -3, 1.5, "three"])
 def test_files_without_the_number_of_outputs(wrong, tmp_path):
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     path = tmp_path / "state"
     learner = rt.TangentLearner(mlp(0, classes=4), 0.3, 16).learn(X, Y)
     learner.save(path)
@@ -362,7 +362,7 @@ def test_different_networks_and_a_bad_row():
 
 @pytest.mark.parametrize("outputs", [3, 7], ids=["classifier", "feature extractor"])
 def test_class_labels_are_one_hot_rows(outputs, tmp_path):
-    network, (X, _, _) = mlp(1, classes=outputs), made(8)
+    network, (X, _, _) = mlp(1, classes=outputs), random_stream(8)
     numbers = np.array([2, 0, 1, 2, 2, 1, 0, 1])
     names = ["ant", "bee", "cat"]
     text = [names[number] for number in numbers]

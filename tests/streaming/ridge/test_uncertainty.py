@@ -14,7 +14,7 @@ from retarget.errors import InvalidInputError
 from support.problems import assert_same
 
 
-def made(n=30, d=4, c=2, seed=0):
+def random_stream(n=30, d=4, c=2, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     Y = X @ rng.normal(size=(d, c)) + 0.3 * rng.normal(size=(n, c))
@@ -24,7 +24,7 @@ def made(n=30, d=4, c=2, seed=0):
 @pytest.mark.parametrize("gamma", [0.7, 3.0])
 @pytest.mark.parametrize("n", [30, 3])
 def test_it_is_that_of_a_gaussian_process(gamma, n):
-    X, Y, queries = made(n)
+    X, Y, queries = random_stream(n)
     learner = rt.StreamingRidge("linear", gamma)
     for rows in np.array_split(np.arange(n), 3):
         learner.learn(X[rows], Y[rows])
@@ -40,7 +40,7 @@ def test_it_is_that_of_a_gaussian_process(gamma, n):
 
 
 def test_the_most_likely_noise():
-    X, Y, _ = made(30, c=1)
+    X, Y, _ = random_stream(30, c=1)
     learner = rt.StreamingRidge("linear", 0.7).learn(X, Y[:, 0])
     K = X @ X.T / 0.7 + np.eye(30)  # covariance of the targets, by the noise
 
@@ -54,7 +54,7 @@ def test_the_most_likely_noise():
 
 
 def test_the_intercept_is_not_penalized():
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     X, queries = X + 50, queries + 50
     learner = rt.StreamingRidge("linear", 0.7, intercept=True).learn(X, Y)
     wide = np.hstack([X, np.full((30, 1), 1.0)])
@@ -87,7 +87,7 @@ def test_few_samples_for_many_features():
 
 
 def test_it_grows_with_distance_and_falls_with_samples():
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     learner = rt.StreamingRidge("rbf", 0.1, features=200).learn(X, Y)
     _, near = learner.predict(X, return_std=True)
     _, far = learner.predict(X + 9, return_std=True)
@@ -98,7 +98,7 @@ def test_it_grows_with_distance_and_falls_with_samples():
 
 
 def test_views_are_one_observation():
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     once = rt.StreamingRidge("linear", 0.7, intercept=True).learn(X, Y)
     # each view counts as a row: with the ridge of both, equal views are the sample itself
     twice = rt.StreamingRidge("linear", 1.4, intercept=True, views=[None, np.copy]).learn(X, Y)
@@ -112,7 +112,7 @@ def test_views_are_one_observation():
 def test_networks_and_prepared_features(precision):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
-    X, Y, queries = (torch.from_numpy(each) for each in made(c=1))
+    X, Y, queries = (torch.from_numpy(each) for each in random_stream(c=1))
     learner = rt.TangentLearner(network, 0.3, features=40, precision=precision).learn(X, Y[:, 0])
     mean, std = learner.predict(queries, return_std=True)
     assert std.shape == (7,)
@@ -127,7 +127,7 @@ def test_networks_and_prepared_features(precision):
 
 
 def test_what_cannot_be_known():
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     learner = rt.StreamingRidge("linear", 0.7)
     with pytest.raises(InvalidInputError, match="nothing has been learned yet"):
         learner.predict(queries, return_std=True)
@@ -136,7 +136,7 @@ def test_what_cannot_be_known():
 
 
 def test_the_factor_is_not_pickled():
-    X, Y, _ = made(60, d=40)
+    X, Y, _ = random_stream(60, d=40)
     learner = rt.StreamingRidge("linear", 0.7).learn(X, Y)
     learner.predict(X[:2])
     before = len(pickle.dumps(learner))
@@ -149,7 +149,7 @@ def test_the_factor_is_not_pickled():
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 def test_the_regressor_has_it_too(flat, kernel):
-    X, Y, queries = made()
+    X, Y, queries = random_stream()
     Y = Y[:, 0] if flat else Y
     model = rt.StreamingRidgeRegressor(kernel, 0.3, features=30).fit(X, Y)
     learner = rt.StreamingRidge(kernel, 0.3, 30, intercept=True).learn(X, Y)

@@ -107,6 +107,6 @@ def candidates(
         words = f"targets corrected with ridge {ridge:.3g} and stabilizer {stabilizer:.3g}"
         yield targets, words
         if gentler and (ridge, stabilizer) == first:
-            for part in PARTS_OF_THE_WAY:
-                moved = stream.Y + part * (targets - stream.Y)
-                yield moved, f"{part:.0%} of the way to {words}"
+            for share in PARTS_OF_THE_WAY:
+                moved = stream.Y + share * (targets - stream.Y)
+                yield moved, f"{share:.0%} of the way to {words}"

@@ -161,7 +161,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     module, optimizer, loss = model.original
     learner = _as_learner(model, optimizer, loss)
     random = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase
-    layers = [type(part).__name__ for part in module.modules() if isinstance(part, random)]
+    layers = [type(layer).__name__ for layer in module.modules() if isinstance(layer, random)]
     if layers:
         raise NoDescriptionError(
             f"No kernel describes {model.name}: its {layers[0]} layer behaves differently "

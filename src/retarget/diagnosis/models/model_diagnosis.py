@@ -62,7 +62,7 @@ from retarget.errors import ModelRunError, RetargetError
 from retarget.progress import PatientBar
 
 # What a model predicts for the rows of each question; empty if it failed.
-Said = dict[Question, Predictions]
+Answers = dict[Question, Predictions]
 
 
 def diagnose_model(parted: Split, options: DiagnosisOptions) -> ModelDiagnosis:
@@ -89,12 +89,12 @@ def diagnose_model(parted: Split, options: DiagnosisOptions) -> ModelDiagnosis:
 class _Trained(NamedTuple):
     """What the model says after one way of training, and what its scores are compared with.
 
-    `said` holds several runs for random orders; `came` is what the model says that learned the same
-    rows as they came.
+    `runs` holds several runs for random orders; `as_it_came` is what the model says that learned
+    the same rows as they came.
     """
 
-    said: list[Said]
-    came: Said
+    runs: list[Answers]
+    as_it_came: Answers
     rulers: dict[Question, Ruler]
 
 
@@ -129,7 +129,7 @@ class _Diagnosing:
         try:
             held_out = self._held_out()
             passage = pass_as_it_came(self._model, stream, groups, seed, self._advance, held_out)
-            as_it_came = self._said(passage.model, passage.before)
+            as_it_came = self._answers(passage.model, passage.before)
         except ModelFailedError as error:
             raise self._no_whole_pass(error) from error
         self._note_divergence(as_it_came)
@@ -218,7 +218,7 @@ class _Diagnosing:
             )
         )
 
-    def _costs(self, orders: _Trained, batch: Said) -> tuple[Estimate | None, Estimate | None]:
+    def _costs(self, orders: _Trained, batch: Answers) -> tuple[Estimate | None, Estimate | None]:
         """Returns the cost of the order and that of a single pass, at the end of the stream.
 
         Both are measured on rows of the whole stream, as for the online learner of the diagnosis.
@@ -226,11 +226,11 @@ class _Diagnosing:
         ruler = orders.rulers.get("whole")
         if ruler is None:
             return None, None
-        runs = [ruler.mean(predictions["whole"]) for predictions in orders.said if predictions]
-        if not runs or self._diverged(ruler, orders.came["whole"]):
+        runs = [ruler.mean(predictions["whole"]) for predictions in orders.runs if predictions]
+        if not runs or self._diverged(ruler, orders.as_it_came["whole"]):
             return UNKNOWN, UNKNOWN
         mean = mean_over_runs(runs)
-        order_cost = ratio(ruler.mean(orders.came["whole"]), mean)
+        order_cost = ratio(ruler.mean(orders.as_it_came["whole"]), mean)
         if not batch:
             return order_cost, UNKNOWN
         return order_cost, ratio(mean, ruler.mean(batch["whole"]))
@@ -247,7 +247,7 @@ class _Diagnosing:
             "whole pass there is nothing to diagnose"
         )
 
-    def _said(self, model: OnlineModel, before: Predictions) -> Said:
+    def _answers(self, model: OnlineModel, before: Predictions) -> Answers:
         """Returns what a model says about the rows of each question.
 
         In a progressive evaluation that is `before`, predictions for rows not learned yet.
@@ -256,7 +256,7 @@ class _Diagnosing:
             return {"progressive": before}
         return {question: model.predict(rows.X) for question, rows in self._parted.asked.items()}
 
-    def _attempt(self, what: str, run: Callable[[], Said]) -> Said:
+    def _attempt(self, what: str, run: Callable[[], Answers]) -> Answers:
         """Returns what a run says; if the model fails, notes that."""
         try:
             return run()
@@ -264,20 +264,20 @@ class _Diagnosing:
             self._failures.append(f"{what}, {error}.")
             return {}
 
-    def _batch(self, passage: Passage) -> Said:
+    def _batch(self, passage: Passage) -> Answers:
         rows = self._model, self._stream.X, self._stream.Y
         if self._parted.progressive:
             before = progressive_batch(*rows, passage.before, self._seed, self._advance)
             return {"progressive": before}
-        return self._said(batch_model(*rows, self._seed, self._advance), passage.before)
+        return self._answers(batch_model(*rows, self._seed, self._advance), passage.before)
 
-    def _corrected(self, theory: _Theory) -> Said:
+    def _corrected(self, theory: _Theory) -> Answers:
         correction = theory.correction
         if correction is None or correction.model is None:
             return {}
-        return self._said(correction.model, correction.before_blocks)
+        return self._answers(correction.model, correction.before_blocks)
 
-    def _in_random_orders(self, as_it_came: Said) -> _Trained:
+    def _in_random_orders(self, as_it_came: Answers) -> _Trained:
         """Trains the model in random orders; also on fewer rows as they came, if they are fewer."""
         n = len(self._stream)
         seed = self._seed
@@ -303,7 +303,7 @@ class _Diagnosing:
                 run = pass_in_order(
                     self._model, stream.X, stream.Y, order, seed, self._advance, every
                 )
-                in_orders.append(self._said(*run))
+                in_orders.append(self._answers(*run))
             except ModelFailedError as error:
                 failed.append(str(error))
         if failed:
@@ -352,7 +352,7 @@ class _Diagnosing:
         """
         return not ruler.error(as_it_came).value <= DIVERGED * self._stream.variance
 
-    def _note_divergence(self, as_it_came: Said) -> None:
+    def _note_divergence(self, as_it_came: Answers) -> None:
         if any(
             self._diverged(ruler, as_it_came[question]) for question, ruler in self._rulers.items()
         ):
@@ -365,8 +365,8 @@ class _Diagnosing:
     def _score(self, way: ModelWay, trained: _Trained, question: Question) -> ModelScore:
         """Returns the score of one way; the mean over its runs, if there are several."""
         ruler = trained.rulers[question]
-        as_it_came = trained.came[question]
-        runs = [predictions[question] for predictions in trained.said if predictions]
+        as_it_came = trained.as_it_came[question]
+        runs = [predictions[question] for predictions in trained.runs if predictions]
         runs = runs or [np.full(as_it_came.shape, math.nan)]
 
         def over_runs(measure: Callable[[Predictions], Mean]) -> Mean:
@@ -391,7 +391,9 @@ class _Diagnosing:
             confusion=ruler.confusion(runs),
         )
 
-    def _closed(self, ruler: Ruler, as_it_came: Said, batch: Said, corrected: Said) -> Estimate:
+    def _closed(
+        self, ruler: Ruler, as_it_came: Answers, batch: Answers, corrected: Answers
+    ) -> Estimate:
         """Returns the share of the gap closed; unknown if the batch fit stopped too early."""
         if not (batch and corrected) or self._diverged(ruler, as_it_came[ruler.question]):
             return UNKNOWN
@@ -407,7 +409,7 @@ class _Diagnosing:
 def _losses(trained: _Trained, question: Question) -> tuple[float, ...]:
     """Returns the score of each run."""
     ruler = trained.rulers[question]
-    return tuple(ruler.mean(predictions[question]).value for predictions in trained.said)
+    return tuple(ruler.mean(predictions[question]).value for predictions in trained.runs)
 
 
 def mean_error(stream: Stream, predicted: np.ndarray) -> Estimate:

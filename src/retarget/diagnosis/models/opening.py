@@ -127,10 +127,10 @@ def _adapted_network(
 ) -> TorchModel:
     module = parts[0]
     others = list(parts[1:])
-    optimizers = [part for part in others if isinstance(part, torch.optim.Optimizer)]
-    losses = [part for part in others if callable(part) and part not in optimizers]
+    optimizers = [each for each in others if isinstance(each, torch.optim.Optimizer)]
+    losses = [each for each in others if callable(each) and each not in optimizers]
     if len(optimizers) > 1 or len(losses) > 1 or len(optimizers) + len(losses) < len(others):
-        kinds = ", ".join(type(part).__name__ for part in parts)
+        kinds = ", ".join(type(each).__name__ for each in parts)
         raise InvalidTypeError(
             f"the model is a tuple of {kinds}; expected a module, an optimizer and a loss"
         )

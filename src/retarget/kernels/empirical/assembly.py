@@ -58,7 +58,8 @@ class Assembly:
         room = WORKING_BYTES.get(like.device.type, WORKING_BYTES_ELSEWHERE)
         enough = max(room // plan.working, -(-PRODUCT_ROWS // plan.positions))
         self.chunk = max(1, min(enough, max_memory // 4 // plan.working))
-        self.panel = max(1, (max_memory - self.chunk * (plan.working + plan.held)) // plan.held)
+        factors = plan.factor_bytes
+        self.panel = max(1, (max_memory - self.chunk * (plan.working + factors)) // factors)
 
     def symmetric_gram(self, A: Samples) -> Tensor:
         """K (n * r, n * r), of which the lower triangle is filled."""

@@ -70,7 +70,7 @@ class EmpiricalPlan:
     arrangements: tuple[Arrangement, ...]
 
     @property
-    def held(self) -> int:
+    def factor_bytes(self) -> int:
         """Bytes of one sample's factors."""
         return sum(part.nbytes for factors in self.example for part in factors)
 
@@ -278,11 +278,12 @@ def sketched(plan: EmpiricalPlan, projection: Projection) -> EmpiricalPlan:
         for name in arrangement.names
     ]
     example = plan.network.like.new_empty((1, 1, projection.size), dtype=plan.dtype)
+    writing = 3 * (max(written, default=0) + 2 * example.nbytes)
     term = SketchTerm(plan.terms, plan.arrangements, projection, plan.selection.chosen)
     return replace(
         plan,
         terms=(term,),
         arrangements=(),
         example=((example,),),
-        working=plan.working + plan.held + 3 * (max(written, default=0) + 2 * example.nbytes),
+        working=plan.working + plan.factor_bytes + writing,
     )

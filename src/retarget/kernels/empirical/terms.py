@@ -329,9 +329,9 @@ class PairTerm(KeepingTerm):
         numbers = PAIR_NUMBERS.get(K.device.type, PAIR_NUMBERS_ELSEWHERE)
         rows = max(1, numbers // (r * p * len(g)))
         for start in range(0, len(left[0]), rows):
-            part = slice(start, start + rows)
-            inputs = self.products(left[0][part].flatten(0, 1), a)
-            gradients = left[1][part].flatten(0, 2) @ g.mT
+            some = slice(start, start + rows)
+            inputs = self.products(left[0][some].flatten(0, 1), a)
+            gradients = left[1][some].flatten(0, 2) @ g.mT
             # i, j: samples; k, l: outputs; p, q: positions
             product = gradients.view(-1, r, p, len(a) // p, r, p)
             product *= inputs.view(-1, 1, p, len(a) // p, 1, p)

@@ -102,25 +102,25 @@ def read_layers(module: Any, weight_std: Any, bias_std: Any) -> tuple[Layer, ...
             f"module is {a_type(module)}; expected a torch.nn.Sequential of {SUPPORTED}"
         )
     named = [
-        (name, part)
-        for name, part in module.named_modules(remove_duplicate=False)  # nn.ReLU may come twice
-        if not isinstance(part, nn.Sequential | nn.Identity)
+        (name, layer)
+        for name, layer in module.named_modules(remove_duplicate=False)  # nn.ReLU may come twice
+        if not isinstance(layer, nn.Sequential | nn.Identity)
     ]
     weighted: dict[str, nn.Module] = {}
-    for name, part in named:
-        if type(part) in (nn.Linear, nn.Conv2d):
+    for name, layer in named:
+        if type(layer) in (nn.Linear, nn.Conv2d):
             for earlier, other in weighted.items():
-                if other is part:  # shared weights have another kernel
+                if other is layer:  # shared weights have another kernel
                     raise InvalidInputError(
                         f"layer '{name}' is the same module as layer '{earlier}'; expected every "
                         "Linear and Conv2d to have weights of its own: make a second one"
                     )
-            weighted[name] = part
+            weighted[name] = layer
     weights = _by_layer("weight_std", weight_std, list(weighted), default=1.0)
     biases = _by_layer("bias_std", bias_std, list(weighted), default=0.0)
     layers = [
-        _read(name, part, weights.get(name, 0.0) ** 2, biases.get(name, 0.0) ** 2)
-        for name, part in named
+        _read(name, layer, weights.get(name, 0.0) ** 2, biases.get(name, 0.0) ** 2)
+        for name, layer in named
     ]
     _check_order(layers)
     return tuple(_normal_form(layers))
@@ -159,40 +159,40 @@ def _by_layer(argument: str, value: Any, weighted: list[str], default: float) ->
     return dict.fromkeys(weighted, default) | given
 
 
-def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
-    if type(part) not in READ:  # a subclass may compute anything
-        raise _refuse(name, part, f"supported are {SUPPORTED}")
-    for option, wanted in REQUIRED.get(type(part), {}).items():
-        if getattr(part, option) != wanted:
-            raise _refuse(name, part, f"expected {option}={wanted!r}")
-    match part:
+def _read(name: str, layer: nn.Module, weight: float, bias: float) -> Layer:
+    if type(layer) not in READ:  # a subclass may compute anything
+        raise _refuse(name, layer, f"supported are {SUPPORTED}")
+    for option, wanted in REQUIRED.get(type(layer), {}).items():
+        if getattr(layer, option) != wanted:
+            raise _refuse(name, layer, f"expected {option}={wanted!r}")
+    match layer:
         case nn.Linear():
             return Dense(name, weight, bias)
         case nn.Conv2d():
-            kernel = _two(part.kernel_size)
-            dilation = _two(part.dilation)
-            before = after = (0, 0) if isinstance(part.padding, str) else _two(part.padding)
-            if part.padding == "same":  # an odd pixel goes to the end, as in PyTorch
+            kernel = _two(layer.kernel_size)
+            dilation = _two(layer.dilation)
+            before = after = (0, 0) if isinstance(layer.padding, str) else _two(layer.padding)
+            if layer.padding == "same":  # an odd pixel goes to the end, as in PyTorch
                 height, width = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
                 before = height // 2, width // 2
                 after = height - before[0], width - before[1]
-            return Conv(name, weight, bias, kernel, _two(part.stride), dilation, before, after)
+            return Conv(name, weight, bias, kernel, _two(layer.stride), dilation, before, after)
         case nn.ReLU():
             return Rectifier(name, 0.0)
         case nn.LeakyReLU():
-            return Rectifier(name, float(part.negative_slope))
+            return Rectifier(name, float(layer.negative_slope))
         case nn.GELU():
             return Gelu(name)
         case nn.AvgPool2d():
-            kernel = _two(part.kernel_size)
-            padding = _two(part.padding)
+            kernel = _two(layer.kernel_size)
+            padding = _two(layer.padding)
             if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
                 raise _refuse(
-                    name, part, "expected padding of at most half the kernel, as PyTorch does"
+                    name, layer, "expected padding of at most half the kernel, as PyTorch does"
                 )
-            return Pool(name, kernel, _two(part.stride), padding, bool(part.count_include_pad))
+            return Pool(name, kernel, _two(layer.stride), padding, bool(layer.count_include_pad))
         case nn.AdaptiveAvgPool2d():
-            return AdaptivePool(name, _two(part.output_size))
+            return AdaptivePool(name, _two(layer.output_size))
         case _:
             return Flat(name)
 
@@ -201,9 +201,9 @@ def _two(value: Any) -> tuple[Any, Any]:
     return tuple(value) if isinstance(value, tuple | list) else (value, value)
 
 
-def _refuse(name: str, part: nn.Module, why: str) -> InvalidInputError:
+def _refuse(name: str, layer: nn.Module, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"layer '{name}', {part}, has no infinite-width kernel here; {why}: leave it out or "
+        f"layer '{name}', {layer}, has no infinite-width kernel here; {why}: leave it out or "
         "replace it"
     )
 

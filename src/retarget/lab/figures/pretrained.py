@@ -152,8 +152,8 @@ def of_first_classes(stream: TaskStream, count: int) -> TaskStream:
     chosen = torch.isin(train.labels, torch.tensor(first, device=train.labels.device))
     rows = train.rows[chosen]
     labels = train.labels[chosen]
-    part = replace(train, rows=rows, labels=labels, sizes=(len(rows),))
-    return TaskStream(part, replace(stream.test, sizes=(len(stream.test),)), stream.classes)
+    few = replace(train, rows=rows, labels=labels, sizes=(len(rows),))
+    return TaskStream(few, replace(stream.test, sizes=(len(stream.test),)), stream.classes)
 
 
 def pretrained_checksums(backbone: str | None) -> dict[str, str]:

@@ -139,8 +139,8 @@ def _shifted(pictures: Tensor, by: int) -> Tensor:
 
 def _cropped(pictures: Tensor, by: int) -> Tensor:
     """Cuts off two edges, at the top left or the bottom right, and enlarges the rest."""
-    part = slice(2 * by, None) if by > 0 else slice(None, 2 * by)
-    cut = pictures[..., part, part]
+    overlap = slice(2 * by, None) if by > 0 else slice(None, 2 * by)
+    cut = pictures[..., overlap, overlap]
     size = tuple(pictures.shape[-2:])
     return functional.interpolate(cut, size, mode="bilinear")
 

@@ -93,7 +93,7 @@ class EWC(Method, name="ewc"):
     def state_dict(self, run: "Run") -> dict[str, Any]:
         both = {"fisher": self._fisher, "center": self._center}
         state = {
-            f"{part}.{k}": values for part, named in both.items() for k, values in named.items()
+            f"{kind}.{k}": values for kind, named in both.items() for k, values in named.items()
         }
         return state | {"spread": self._spread}
 

@@ -361,7 +361,7 @@ class Moments:
             weight=self.weight,
             samples=self.weight**2 / self.squared_weight,
             intercept=self.intercept,
-            held=self.shared if self.views > 1 else None,
+            probed=self.shared if self.views > 1 else None,
         )
 
     def _chosen(self, few: Eigen | None) -> tuple[float, Tensor | None]:

@@ -115,8 +115,10 @@ class SampleRows:
                 require_unchanged(what, sample_size(X), learned.inputs)
         while first < count(X):
             with torch.no_grad():
-                part = take(X, slice(first, first + rows))
-                mapped = [self._map.with_start(each, first) for each in self._views.of(part, first)]
+                portion = take(X, slice(first, first + rows))
+                mapped = [
+                    self._map.with_start(each, first) for each in self._views.of(portion, first)
+                ]
             seen = []
             for features, start in mapped:
                 width = width or features.shape[1]

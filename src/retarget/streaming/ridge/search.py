@@ -75,7 +75,7 @@ class RidgeProblem(NamedTuple):
     weight: float  # N
     samples: float  # as many as would be worth as much with equal weights
     intercept: bool
-    held: Tensor | None  # (m, k) P z for the vectors of `probes`; None if P is C
+    probed: Tensor | None  # (m, k) P z for the vectors of `probes`; None if P is C
 
     def has_many_samples(self) -> bool:
         """Whether only a small share of the samples is spent on fitting the features."""
@@ -169,9 +169,9 @@ def exact_scores(problem: RidgeProblem, known: Eigen | None = None) -> CrossVali
     vectors, values = eigen(problem.C) if known is None else known
     power = (vectors.mT @ problem.B).square().sum(1)
     own = values
-    if problem.held is not None:
+    if problem.probed is not None:
         z = probes(len(vectors), problem.B)
-        products = (vectors.mT @ z) * (vectors.mT @ problem.held)
+        products = (vectors.mT @ z) * (vectors.mT @ problem.probed)
         own = products.sum(1) / _traces(z)
     return CrossValidation(problem, Spectrum(values, power, own))
 
@@ -309,10 +309,10 @@ def _estimated(
     nodes = nodes.clamp(min=0)
     coordinates = vectors[: len(R)].mT @ R
     seen = coordinates[:, c:]
-    if problem.held is None:
+    if problem.probed is None:
         own = seen.square().sum(1) * nodes
     else:
-        own = (seen * (vectors.mT @ (basis.mT @ problem.held[:, :number]))).sum(1)
+        own = (seen * (vectors.mT @ (basis.mT @ problem.probed[:, :number]))).sum(1)
     return Spectrum(nodes, coordinates[:, :c].square().sum(1), own / _traces(z))
 
 
