@@ -109,7 +109,7 @@ def test_what_torch_does_not_have(monkeypatch):
     weights = [torch.zeros(2, requires_grad=True)]
     monkeypatch.setattr(rt.SGD, "quasi", 1.0, raising=False)
     monkeypatch.setattr(rt.SGD, "to_dict", lambda self: {"lr": 0.1, "quasi": 0.4})
-    with pytest.raises(InvalidInputError, match="quasi is 0.4, an option that torch.optim.SGD"):
+    with pytest.raises(InvalidInputError, match="quasi is 0.4"):
         learner.to_torch(weights)
     monkeypatch.setattr(rt.SGD, "to_dict", lambda self: {"lr": 0.1, "quasi": 1.0})
     assert learner.to_torch(weights).param_groups[0]["lr"] == 0.1

@@ -83,7 +83,7 @@ def test_files_of_another_format(header, message, path):
 
 def test_no_file(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(InvalidInputError, match="there is no file .*; expected a file that"):
+        with pytest.raises(InvalidInputError, match="there is no file"):
             read_state(path)
 
 

@@ -66,9 +66,9 @@ def test_the_learner_is_described_or_its_rate_chosen(stand):
     assert stand.options == options_for(lr=0.1, batch_size=5, reduction="mean", gamma=2.0, seed=7)
     rt.diagnose(X, y, lr=0.3)
     assert stand.options == options_for(lr=0.3)
-    with pytest.raises(InvalidInputError, match="lr is 0.2 together with a learner; give one or"):
+    with pytest.raises(InvalidInputError, match="lr is 0.2 together with a learner"):
         rt.diagnose(X, y, learner=rt.SGD(lr=0.1), lr=0.2)
-    with pytest.raises(InvalidInputError, match="a schedule of 2 rates; expected a single"):
+    with pytest.raises(InvalidInputError, match="a schedule of 2 rates"):
         rt.diagnose(X, y, learner=rt.SGD(lr=[0.1, 0.2]))
 
 

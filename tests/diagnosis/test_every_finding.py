@@ -270,7 +270,7 @@ def test_a_kind_without_a_sentence_says_why():
             def sentence(self, finding, diagnosis):
                 return "And so do I."
 
-    with pytest.raises(TypeError, match="there is a kind of findings named 'drift'"):
+    with pytest.raises(TypeError, match="findings named 'drift'"):
 
         class Again(FindingKind, name="drift"):
             silent = "it is there"

@@ -186,7 +186,7 @@ def test_a_slow_start_is_waited_for(monkeypatch):
     cluster._event_loop.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "LONGEST_START", 0.05)
-        with pytest.raises(ClusterError, match=r"did not start within 0.05 s; .* try again"):
+        with pytest.raises(ClusterError, match=r"within 0.05 s"):
             connect("tcp://127.0.0.1:1").__enter__()
     with pytest.raises(ClusterError, match="no Dask scheduler answers"):
         connect("tcp://127.0.0.1:1").__enter__()

@@ -251,7 +251,7 @@ def test_a_stream_beyond_memory_is_refused_beforehand(correction, monkeypatch):
     monkeypatch.setattr(arrays, "free_memory", lambda device: 8 * (50**2 - 20**2) // 2)
     with pytest.raises(StreamTooLargeError, match="the factor of 60 samples needs about"):
         model.partial_fit(X[20:], Y[20:])
-    with pytest.raises(StreamTooLargeError, match="correction='none', which keeps no factor"):
+    with pytest.raises(StreamTooLargeError, match="correction='none'"):
         model.fit(X, Y)
     rt.OnlineKernelRegressor("linear", lr=0.2).fit(X, Y)
     # what is there already needs no room

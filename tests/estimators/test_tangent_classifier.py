@@ -254,7 +254,7 @@ def test_a_transform_and_functions_that_fail():
     with pytest.raises(InvalidInputError, match="prepare made 1 samples of 60"):
         classifier(prepare=lambda images: one(images[0])[None]).fit(images, labels)
     for wrong in ("a text", {"a": 1}, 7):
-        with pytest.raises(InvalidTypeError, match="expected a list of samples, which `prepare`"):
+        with pytest.raises(InvalidTypeError, match="expected a list .*`prepare`"):
             classifier(prepare=one).fit(wrong, labels)
 
 
@@ -280,9 +280,7 @@ class Color(Enum):
 
 def test_labels_that_cannot_be_saved(tmp_path):
     X, _ = labelled_stream(4)
-    with pytest.raises(
-        InvalidTypeError, match="the label .*RED.* is a Color, which cannot be saved"
-    ):
+    with pytest.raises(InvalidTypeError, match="RED.* is a Color"):
         classifier().fit(X, [Color.RED, 1, 2, 3]).save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
     with pytest.raises(ValueError, match="not fitted"):

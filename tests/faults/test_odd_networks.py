@@ -213,7 +213,7 @@ def test_a_network_that_breaks_on_the_way():
     corrector.trust()
     with torch.no_grad():
         module[0].weight[2, 1] = np.nan
-    with pytest.raises(InvalidInputError, match="0.weight holds nan; expected finite weights"):
+    with pytest.raises(InvalidInputError, match="0.weight holds nan"):
         corrector.correct(X, Y)
     with torch.no_grad():  # its outputs are 0, but not its gradients by the next layer's weights
         module[0].weight.fill_(1e200)
@@ -224,7 +224,7 @@ def test_a_network_that_breaks_on_the_way():
 
 def test_bfloat16_has_no_numpy():
     module = nn.Linear(3, 2).bfloat16()
-    with pytest.raises(InvalidTypeError, match="the result is bfloat16, which NumPy does not have"):
+    with pytest.raises(InvalidTypeError, match="the result is bfloat16"):
         rt.EmpiricalNTK(module)(X)
     assert rt.EmpiricalNTK(module)(torch.tensor(X)).dtype == torch.bfloat16
 
@@ -232,19 +232,19 @@ def test_bfloat16_has_no_numpy():
 def test_samples_prepared_before_learning_or_for_another_learner():
     ridge, fewer = rt.StreamingRidge(rt.Linear(), 1.0), rt.StreamingRidge(rt.Linear(), 1.0)
     early, network = ridge.prepare(X), rt.TangentLearner(mlp(), 1.0, 16)
-    with pytest.raises(InvalidInputError, match="nothing has been learned yet; call learn"):
+    with pytest.raises(InvalidInputError, match="nothing .* learned yet"):
         ridge.predict(early)
     ridge.learn(X, Y)
     told = "prepared with 3 features for 0 outputs, but the learner has 3 and 2; call prepare again"
     with pytest.raises(InvalidInputError, match=told):
         ridge.predict(early)
     other = fewer.learn(X[:, :2], Y).prepare(X[:, :2])
-    with pytest.raises(InvalidInputError, match="prepared with 2 features for 2 outputs, but the"):
+    with pytest.raises(InvalidInputError, match="with 2 features for 2 outputs"):
         ridge.predict(other)
     np.testing.assert_array_equal(ridge.predict(ridge.prepare(X)), ridge.predict(X))
     assert len(ridge.prepare(X).like) == 0  # of the samples only their library is kept
     early = network.prepare(X)
-    with pytest.raises(InvalidInputError, match="for 0 outputs, but the learner has 16 and 2"):
+    with pytest.raises(InvalidInputError, match="for 0 outputs, .* 16 and 2"):
         network.learn(X, Y).predict(early)
 
 
@@ -292,24 +292,20 @@ def test_a_network_that_cannot_be_copied():
         lambda m: rt.StreamingRidge(m, 1.0),
         lambda m: rt.NetworkCorrector(m, LEARNER, 1.0, 8, refresh="never"),
     ):
-        with pytest.raises(
-            InvalidTypeError, match="the Sequential cannot be copied .*replace torch"
-        ):
+        with pytest.raises(InvalidTypeError, match="Sequential cannot be copied"):
             make(module(nn.utils.weight_norm))
         make(module(nn.utils.parametrizations.weight_norm))
     lazy = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
-    with pytest.raises(InvalidTypeError, match="1.weight has no shape yet, because its layer is l"):
+    with pytest.raises(InvalidTypeError, match="1.weight has no shape yet"):
         rt.NetworkCorrector(lazy, LEARNER, 1.0, 8, refresh="never")
 
 
 def test_tokens_beyond_the_vocabulary():
     module = nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2))
     tokens = np.full((8, 3), 11)
-    with pytest.raises(
-        InvalidTypeError, match=r"have dtype int64, .* take them \(index out of ran"
-    ):
+    with pytest.raises(InvalidTypeError, match=r"int64, .* \(index out of range"):
         rt.EmpiricalNTK(module)(tokens)
-    with pytest.raises(InvalidTypeError, match=r"take them \(linear\(\): argument 'input'"):
+    with pytest.raises(InvalidTypeError, match=r"linear\(\): argument 'input'"):
         rt.EmpiricalNTK(nn.Linear(3, 2))({"a": tokens})
 
 
@@ -370,16 +366,14 @@ def test_one_of_several_arrays_that_holds_infinity(thing):
 def test_infinity_in_samples_that_were_not_tried_first(kernel):
     weight = np.ones((8, 1))
     weight[1] = np.inf  # the first, the fourth and the seventh are tried
-    with pytest.raises(InvalidInputError, match=r"samples\[1\] holds inf; expected it in masks on"):
+    with pytest.raises(InvalidInputError, match=r"samples\[1\] holds inf; .* masks"):
         kernel(rt.EmpiricalNTK(Two().double()), (X, weight))
 
 
 def test_a_second_set_of_samples_of_another_type():
     kernel, whole = rt.EmpiricalNTK(mlp()), np.ones((4, 3), dtype=int)
     for pair in ((X, whole), (whole, X)):
-        with pytest.raises(
-            InvalidTypeError, match="the samples have dtype int64, .*convert the sa"
-        ):
+        with pytest.raises(InvalidTypeError, match="the samples have dtype int64"):
             kernel(*pair)
     assert kernel(X, whole.astype(float)).shape == (8, 4)
 
@@ -387,7 +381,7 @@ def test_a_second_set_of_samples_of_another_type():
 def test_outputs_that_drown_the_targets():
     module = nn.Linear(3, 2).double()
     nn.init.constant_(module.bias, 1e95)
-    with pytest.raises(InvalidInputError, match="Y minus the network's own outputs range from -"):
+    with pytest.raises(InvalidInputError, match="Y minus the network's own outputs"):
         rt.TangentLearner(module, 1.0, 16).learn(X, Y)
 
 
@@ -414,5 +408,5 @@ def fails_alone(x, weight):
 
 
 def test_a_module_that_takes_no_single_sample():
-    with pytest.raises(InvalidInputError, match="does not take samples .*expected several samples"):
+    with pytest.raises(InvalidInputError, match="does not take samples"):
         rt.EmpiricalNTK(Own(REAL, fails_alone))(X)

@@ -314,7 +314,7 @@ def test_targets_of_a_task_so_far(trains):
 def test_a_schedule_needs_full_mini_batches():
     optimizer, corrector = pair(LEARNER, replace(LEARNER, lr=[0.01, 0.008, 0.005]))
     agreement.corrected(corrector, optimizer, X[:10], Y[:10])
-    with pytest.raises(InvalidInputError, match="have 10 samples, .* full ones of 6; .*drop_last"):
+    with pytest.raises(InvalidInputError, match="10 samples, .* of 6; .*drop_last"):
         agreement.corrected(corrector, optimizer, X[10:], Y[10:])
 
 

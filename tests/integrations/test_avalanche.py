@@ -375,7 +375,7 @@ def test_adam_and_a_schedule_as_advised(classes):
         plugins = [TargetCorrectionPlugin(make), LRSchedulerPlugin(schedule, **kept)]
         train_all(naive(model, plugins, optimizer=optimizer), classes, drop_last=True)
 
-    with pytest.raises(InvalidInputError, match=r"one rate; make the corrector from SGD\(lr=\["):
+    with pytest.raises(InvalidInputError, match=r"one rate; .*SGD\(lr=\["):
         scheduled(network(), corrector)
     rates, twin = [0.05 * 0.9**step for step in range(12)], network()
     scheduled(model := network(), other_learner(lr=rates))
@@ -392,9 +392,9 @@ def test_adam_and_a_schedule_as_advised(classes):
 
 def test_growing_outputs_and_gdumb_are_refused(classes):
     growing = nn.Sequential(network(7), IncrementalClassifier(7).double()).double()
-    with pytest.raises(InvalidInputError, match="has IncrementalClassifier, whose outputs grow"):
+    with pytest.raises(InvalidInputError, match="has IncrementalClassifier"):
         plugged(growing).train(classes.train_stream[0])
-    with pytest.raises(InvalidInputError, match="GDumbPlugin trains on the samples that it stores"):
+    with pytest.raises(InvalidInputError, match="GDumbPlugin"):
         plugged(network(), GDumbPlugin(8)).train(classes.train_stream[0])
 
 
@@ -558,5 +558,5 @@ def test_tangent_after_a_stopped_session(classes):
 def test_tangent_says_what_it_needs():
     with pytest.raises(InvalidInputError, match="first_epochs is -1"):
         tangent(network(), first_epochs=-1)
-    with pytest.raises(InvalidInputError, match="there is no optimizer to train the network"):
+    with pytest.raises(InvalidInputError, match="there is no optimizer"):
         tangent(network(), optimizer=None)

@@ -312,7 +312,7 @@ def test_penalties_that_start_at_zero_are_found(tmp_path, options, batches):
     args = arguments(tmp_path, gradient_accumulation_steps=batches)
     trainer = Anchored(bert(), args, corrector=CORRECTOR, train_dataset=TASKS[0])
     trainer.penalty = Penalty(*options)
-    with pytest.raises(InvalidInputError, match="at step 1 of the task the gradients differ by"):
+    with pytest.raises(InvalidInputError, match="at step 1 .* gradients differ by"):
         trainer.train()
 
 
@@ -354,7 +354,7 @@ class Stop(transformers.TrainerCallback):
 
 def test_tasks_that_cannot_be_gone_on_from(tmp_path):
     trainer = by_trainer(tmp_path, bert(), TASKS[:1], extra={"callbacks": [Stop]})
-    with pytest.raises(InvalidInputError, match="the last task ended after 4 of 16 samples"):
+    with pytest.raises(InvalidInputError, match="after 4 of 16 samples"):
         trainer.train()
     (tmp_path / "checkpoint-9").mkdir()
     complete = by_trainer(tmp_path, bert(), TASKS[:1])
@@ -362,5 +362,5 @@ def test_tasks_that_cannot_be_gone_on_from(tmp_path):
         complete.train(resume_from_checkpoint=True)
     never = partial(CORRECTOR, refresh="never")
     trainer = by_trainer(tmp_path / "never", bert(), TASKS[:1], never, **STEPS)
-    with pytest.raises(InvalidInputError, match="only a NetworkCorrector with refresh='task'"):
+    with pytest.raises(InvalidInputError, match="NetworkCorrector with refresh='task'"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "never" / "checkpoint-2"))

@@ -302,7 +302,7 @@ class Anchored(Small):
 @pytest.mark.parametrize("options", [{}, CLOSED], ids=["open", "closed"])
 def test_penalties_that_start_at_zero_are_found(penalty, options):
     penalty.start, module = None, Anchored(penalty)
-    with pytest.raises(InvalidInputError, match="at step 1 of the task the gradients differ by"):
+    with pytest.raises(InvalidInputError, match="at step 1 .* gradients differ by"):
         fitted(module, correction(module, **options))
     assert "training_step" not in vars(module)
     assert not module.optimizer._optimizer_step_pre_hooks
@@ -422,7 +422,7 @@ def test_a_broken_fit_does_not_go_on(tmp_path):
     module.path = None
     with pytest.raises(InvalidInputError, match="5 batches before the end"):
         trainer(callback).fit(module, loader(X, Y))
-    with pytest.raises(InvalidInputError, match="middle of a task, 5 batches before its end"):
+    with pytest.raises(InvalidInputError, match="5 batches before its end"):
         trainer(correction(module)).fit(module, loader(X, Y), ckpt_path=tmp_path / "middle.ckpt")
 
 

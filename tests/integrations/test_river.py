@@ -144,7 +144,7 @@ class TestStreamingRidge:
         many.learn_many(frame[:0], pl.Series([], dtype=pl.Float64))
         with pytest.raises(InvalidInputError, match="X has 60 rows and y has 1"):
             many.learn_many(frame, pl.Series([1.0]))
-        with pytest.raises(InvalidTypeError, match="X has a value that is not a number .*encode"):
+        with pytest.raises(InvalidTypeError, match="a value that is not a number"):
             many.learn_many(pl.DataFrame({"a": [1.0], "w": ["red"]}), pl.Series([1.0]))
         with pytest.raises(InvalidInputError, match="y is nan; expected a finite"):
             many.learn_many(frame[:2], pl.Series([1.0, math.nan]))
@@ -358,7 +358,7 @@ class TestTargetCorrection:
         assert error(model) < 0.05 < 0.5 < error(plain)
         assert len(guess) == 0  # it is copied
         guess.correct(np.zeros((1, 8)), np.zeros(1))
-        with pytest.raises(InvalidInputError, match="has taken in 1 samples; expected a new one"):
+        with pytest.raises(InvalidInputError, match="has taken in 1 samples"):
             TargetCorrectionRegressor(penalized, guess)
 
 

@@ -237,14 +237,14 @@ def test_outputs_that_depend_on_the_batch():
         lambda m, x: torch.cdist(m.a(x), m.prototypes) * (1.0 if len(x) < 4 else 2.0),
         a=nn.Linear(5, 4), prototypes=parameter(3, 4),
     ).double()  # fmt: skip
-    with pytest.raises(InvalidInputError, match="between two batches with different other samples"):
+    with pytest.raises(InvalidInputError, match="between two batches"):
         rt.EmpiricalNTK(module)(torch.randn(7, 5, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_outputs_that_grow_with_the_batch(n):
     module = Network(lambda m, x: len(x) * m.layer(x), layer=nn.Linear(5, 3)).double()
-    with pytest.raises(InvalidInputError, match="between two batches with different other samples"):
+    with pytest.raises(InvalidInputError, match="between two batches"):
         rt.EmpiricalNTK(module)(torch.randn(n, 5, dtype=torch.float64))
 
 
@@ -254,7 +254,7 @@ def test_outputs_that_differ_for_one_sample():
         lambda m, x: torch.tanh(m.layer(x)) * (1.0 if len(x) > 1 else 2.0), layer=nn.Linear(5, 3)
     ).double()
     X = torch.randn(7, 5, dtype=torch.float64)
-    with pytest.raises(InvalidInputError, match="between two batches with different other samples"):
+    with pytest.raises(InvalidInputError, match="between two batches"):
         rt.EmpiricalNTK(module, mode="jacobian")(X)
 
 
@@ -263,5 +263,5 @@ def test_a_module_that_fails_later():
         lambda m, x: m.out(m.table(x)[:, 0]), table=nn.Embedding(7, 4), out=nn.Linear(4, 3)
     )
     tokens = torch.tensor([0, 1, 9, 3, 4, 5, 6])
-    with pytest.raises(InvalidTypeError, match="the module does not take them .*out of range"):
+    with pytest.raises(InvalidTypeError, match="take them .*out of range"):
         rt.EmpiricalNTK(table)(tokens)

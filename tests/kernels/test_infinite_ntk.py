@@ -246,7 +246,7 @@ def test_vectors_images_and_nested_layers():
     again = nn.Sequential(one, relu, two, relu, three)  # one module in two places
     apart = nn.Sequential(one, nn.ReLU(), two, nn.ReLU(), three)
     assert np.array_equal(rt.InfiniteNTK(again)(X), rt.InfiniteNTK(apart)(X))
-    with pytest.raises(InvalidInputError, match=r"layer '2\.0' is the same module as layer '0'"):
+    with pytest.raises(InvalidInputError, match=r"'2\.0' is the same .* layer '0'"):
         rt.InfiniteNTK(nn.Sequential(one, relu, nn.Sequential(one)))
 
     module = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU(), nn.Linear(1, 1)))
@@ -463,7 +463,7 @@ def test_refuses_networks_without_such_a_kernel_and_options(layers, options, mes
 
 
 def test_wrong_modules_samples_and_devices():
-    with pytest.raises(InvalidTypeError, match=r"module is a Linear; expected a torch\.nn\.Seq"):
+    with pytest.raises(InvalidTypeError, match=r"module is a Linear"):
         rt.InfiniteNTK(nn.Linear(1, 1))
     dense = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)))
     fused = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), engine="fused")

@@ -176,7 +176,7 @@ def test_the_corrector_keeps_it_current():
     K = jacobian_gram(module, whole, whole, weights=P)
     expected = rt.iterative_targets(K, torch.cat([Y, Y]), learner, 0.5, 1)
     torch.testing.assert_close(corrector.correct(later, Y), expected[5:])
-    with pytest.raises(InvalidInputError, match="refresh is 'never', but a preconditioner is read"):
+    with pytest.raises(InvalidInputError, match="refresh is 'never'"):
         NetworkCorrector(module, learner, 0.5, 1, refresh="never", preconditioner=optimizer)
 
 

@@ -267,7 +267,7 @@ def test_files_that_are_no_checkpoints(interrupted, tmp_path):
     with pytest.raises(InvalidInputError, match="training run of this version"):
         train(METHODS["DER"], interrupted)
     rt.ShiftTracker(rt.RBF(1.0), rt.SGD(0.1), 1.0).save(interrupted)
-    with pytest.raises(InvalidInputError, match="holds a ShiftTracker, not a training run"):
+    with pytest.raises(InvalidInputError, match="holds a ShiftTracker"):
         train(METHODS["plain"], interrupted)
 
 

@@ -257,7 +257,7 @@ def test_buffers_are_each_members_own_and_written_back():
 def test_networks_of_different_architectures(change):
     other = mlp(2)
     change(other)
-    with pytest.raises(InvalidInputError, match="module 2 has different parameters from module 0"):
+    with pytest.raises(InvalidInputError, match="module 2 .* from module 0"):
         Ensemble([mlp(1), mlp(3), other])
 
 
@@ -292,5 +292,5 @@ def test_random_views_in_every_pass():
                 X[flipped] = X[flipped].flip(-1)
                 loop.descend(loop.loss(twin(X), loop.Y[batch]))
     assert (weights(network) - weights(twin)).abs().max() < 1e-10
-    with pytest.raises(InvalidInputError, match="Corrected computes the targets of each sample"):
+    with pytest.raises(InvalidInputError, match="Corrected computes the targets"):
         lab.train(mlp(0), problem, learner, lab.Corrected(1.0, 4), views=[None, mirrored])

@@ -271,9 +271,7 @@ def test_copies_use_the_loops_optimizer():
     error = row_losses(network(X[held]), Y[held], "squared").mean().item()
     assert_same(corrector.trials[0].error, error)
     scale = {name: 1.0 for name, _ in network.named_parameters()}
-    with pytest.raises(
-        InvalidInputError, match="is a dict with gamma='auto', .* gamma as a number"
-    ):
+    with pytest.raises(InvalidInputError, match="a dict with gamma='auto'"):
         rt.NetworkCorrector(network, learner, "auto", BLOCK, preconditioner=scale)
 
 
@@ -313,14 +311,14 @@ def test_saved_and_resumed(tmp_path):
         assert torch.equal(other.correct(*tasks[2]), targets)
         assert other.trials == whole.trials
     unchosen = [trial._replace(chosen=False) for trial in whole.trials]
-    with pytest.raises(InvalidInputError, match="5 trials of which 0 are chosen; expected one"):
+    with pytest.raises(InvalidInputError, match="5 trials of which 0 are chosen"):
         make().resume(tasks[:2], Z, unchosen)
     fixed = rt.NetworkCorrector(network, learner, 1.0, BLOCK)
     given = Z.clone()
     fixed.resume(tasks[:2], given)
     given.zero_()  # a caller may use its tensor for something else
     assert torch.equal(fixed.recorrect(), Z)
-    with pytest.raises(InvalidInputError, match="5 trials of which 1 are chosen; .* no trials"):
+    with pytest.raises(InvalidInputError, match="5 trials of which 1 are chosen"):
         fixed.resume(tasks[:2], Z, whole.trials)
     wrong = [tuple(trial) for trial in whole.trials]
     wrong[1] = (-1.0, *wrong[1][1:])

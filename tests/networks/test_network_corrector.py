@@ -123,7 +123,7 @@ def test_tasks_that_do_not_fit(change, message):
 def test_what_does_not_fit_the_network():
     network, (X, Y) = mlp(1), problem(4)
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4)
-    with pytest.raises(InvalidTypeError, match="have dtype int64, and the module does not take"):
+    with pytest.raises(InvalidTypeError, match="have dtype int64"):
         corrector.correct(X.astype(int), Y)
     with pytest.raises(InvalidInputError, match="Y has 2 columns.*3 outputs"):
         corrector.correct(X, Y[:, :2])
@@ -131,7 +131,7 @@ def test_what_does_not_fit_the_network():
         network[2].weight *= 1e200
     with pytest.raises(TrainingDivergedError, match="the network's kernel is not finite"):
         corrector.correct(X, Y)
-    with pytest.raises(InvalidInputError, match="no task to correct again; call correct first"):
+    with pytest.raises(InvalidInputError, match="no task to correct again"):
         corrector.recorrect()
     entropy = NetworkCorrector(mlp(1), LEARNER, 1.0, 4, loss=CE)
     with pytest.raises(InvalidInputError, match="sums to 2 in row 0"):
@@ -152,7 +152,7 @@ def test_samples_without_a_gradient():
         K[[2, 7], [2, 7]] = own
         assert_same(Z[others], rt.iterative_targets(K, Y, LEARNER, 2.0, 4)[others])
     assert Z.isfinite().all()
-    with pytest.raises(TrainingDivergedError, match="zero for every sample, so its units have"):
+    with pytest.raises(TrainingDivergedError, match="zero for every sample"):
         NetworkCorrector(network, LEARNER, 2.0, 4).correct(0 * X, Y)
 
 
@@ -282,7 +282,7 @@ def test_a_state_of_another_network_or_class(tmp_path):
     with pytest.raises(InvalidInputError, match="is not a state of a NetworkCorrector"):
         NetworkCorrector.load(path, nn.Linear(5, 3).double())
     rt.ShiftTracker(rt.RBF(1.0), LEARNER, 1.0).save(path)
-    with pytest.raises(InvalidInputError, match="holds a ShiftTracker, not a NetworkCorrector"):
+    with pytest.raises(InvalidInputError, match="holds a ShiftTracker"):
         NetworkCorrector.load(path, mlp(1))
 
 
@@ -292,7 +292,7 @@ def test_targets_that_overflow_their_type():
     network = zero_network(dimension=2, outputs=1).float()
     learner, X = rt.SGD(0.1, 2, reduction="sum"), torch.eye(2)
     corrector = NetworkCorrector(network, learner, 1.0, block_size=2)
-    with pytest.raises(ResultOverflowError, match="row 1 is beyond 3.4e.38.* scale the targets"):
+    with pytest.raises(ResultOverflowError, match="row 1 is beyond 3.4e.38"):
         corrector.correct(X, torch.tensor([[1.0], [1e38]]))
     assert corrector.samples == 0
     Z = corrector.correct(X, torch.tensor([[1.0], [5e37]]))
@@ -394,7 +394,7 @@ def test_class_labels_are_one_hot_rows(make, targets, tmp_path):
     as_numpy = targets(make(network, LEARNER), X.numpy(), numbers)
     assert isinstance(as_numpy, np.ndarray)
     np.testing.assert_array_equal(as_numpy, wanted.numpy())
-    with pytest.raises(InvalidInputError, match=r"Y holds text, such as 'cat', .* classes="):
+    with pytest.raises(InvalidInputError, match=r"such as 'cat', .* classes="):
         targets(make(network, LEARNER), X, text)
     with pytest.raises(InvalidInputError, match="X has 4 samples and Y has 3"):
         targets(make(network, LEARNER), X, numbers[:3])

@@ -91,7 +91,7 @@ def test_separable_classes_without_a_ridge(outputs):
     if outputs > 1:
         assert_same(A.sum(1), np.zeros(20), 1e-9)
     certain = make_class_stream(20, outputs, seed=5, certain=True)
-    with pytest.raises(NotConvergedError, match="no finite logits give the targets of row 0"):
+    with pytest.raises(NotConvergedError, match="targets of row 0"):
         rt.offline_coefficients(certain.K, certain.Y, 0.0, loss=CE)
 
 
@@ -102,7 +102,7 @@ def test_single_precision_and_a_stopped_method(monkeypatch):
     assert single.dtype == np.float32
     assert_same(single, rt.offline_coefficients(stream.K, stream.Y, 0.5, loss=CE), 1e-4)
     monkeypatch.setattr(logistic, "MOST_STEPS", 2)
-    with pytest.raises(NotConvergedError, match="its equation is still off by .* larger gamma"):
+    with pytest.raises(NotConvergedError, match="still off by .* larger gamma"):
         rt.offline_coefficients(stream.K, stream.Y, 0.01, loss=CE)
     with pytest.raises(NotConvergedError, match="or compute in float64"):
         rt.offline_coefficients(K, Y, 0.01, loss=CE)
@@ -139,7 +139,7 @@ def test_a_step_of_the_sweep_is_its_formula():
 def test_the_size_of_large_targets():
     stream = make_class_stream(30, 3, seed=11, certain=True)
     for options in ({}, {"epochs": 2}):
-        with pytest.warns(LargeTargetsWarning, match=r"targets reach .* true targets in \[0, 1\]"):
+        with pytest.warns(LargeTargetsWarning, match=r"true targets in \[0, 1\]"):
             Z = rt.corrected_targets(stream.K, stream.Y, rt.SGD(lr=0.005), 0.1, loss=CE, **options)
         assert np.abs(Z).max() > 11
     with warnings.catch_warnings():

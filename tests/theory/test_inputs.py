@@ -284,13 +284,13 @@ def test_low_precision_and_little_memory(monkeypatch, name):
     function = core_functions(rt.SGD(lr=1e-7))[name]  # a stable rate for this kernel
     single, targets = (K + 1e6).astype(np.float32), Y.astype(np.float32)
     single += np.eye(9, dtype=np.float32)
-    with pytest.warns(PrecisionWarning, match=r"in float32 expect [01]\.\d correct digits at best"):
+    with pytest.warns(PrecisionWarning, match=r"in float32 expect [01]\.\d"):
         function(single, targets)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         function(single.astype(np.float64), targets)
     monkeypatch.setattr(arrays, "free_memory", lambda device: 200)
-    with pytest.raises(StreamTooLargeError, match=r"9 samples needs about .* GB are free; use"):
+    with pytest.raises(StreamTooLargeError, match=r"9 samples needs about .* GB"):
         CORE[name](K, Y)
 
 

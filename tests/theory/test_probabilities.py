@@ -43,5 +43,5 @@ def test_the_loss_of_each_row():
     expected = -(y[:, :1] * p.log() + (1 - y[:, :1]) * (1 - p).log())[:, 0]
     torch.testing.assert_close(row_losses(one, y[:, :1], "cross-entropy"), expected)
     assert row_losses(f[None], y[None]).shape == (1, 2)
-    with pytest.raises(InvalidInputError, match=r"\(2, 1\), but the outputs have shape \(2, 2\)"):
+    with pytest.raises(InvalidInputError, match=r"\(2, 1\), but .* \(2, 2\)"):
         row_losses(f, y[:, :1])

@@ -88,7 +88,7 @@ def test_classes_by_name():
     assert found.remembered.value == 0
     np.testing.assert_array_equal(found.end, stream.Y)
     assert from_predictions(stream, predictions_after=labels).scores[0].accuracy is not None
-    with pytest.raises(InvalidInputError, match="predictions holds classes .* does not have .*cat"):
+    with pytest.raises(InvalidInputError, match="does not have .*cat"):
         from_predictions(stream, ["y0", "cat"] * 15)
 
 

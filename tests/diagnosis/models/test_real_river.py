@@ -95,7 +95,7 @@ def test_classes():
         found = run(model, stream)
         assert found.score("random order", "progressive").accuracy.value > 0.5
         np.testing.assert_allclose(found.end.sum(1), 1)
-    with pytest.raises(InvalidInputError, match="LogisticRegression of river is for two classes"):
+    with pytest.raises(InvalidInputError, match="LogisticRegression of river"):
         run(linear_model.LogisticRegression(), three)
 
 

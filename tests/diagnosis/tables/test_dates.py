@@ -135,7 +135,7 @@ def test_times_that_are_no_dates(texts, message):
 
 
 def test_the_advice_for_dates_that_are_not_clear():
-    with pytest.raises(InvalidInputError, match="write all dates of the column as 2000-01-31"):
+    with pytest.raises(InvalidInputError, match="as 2000-01-31"):
         make_stream(timed(NEITHER), "y", time="t")
     texts = [f"{text[6:]}-{text[:2]}-{text[3:5]}" for text in NEITHER]  # they are American
     assert make_stream(timed(texts), "y", time="t").rows.tolist() == [1, 2, 3]
@@ -146,7 +146,7 @@ def test_the_advice_for_dates_that_are_not_clear():
 def test_rows_are_named_as_in_the_file():
     table = timed(["2000-01-01", "2000-01-02", "2000/01/03", "2000-01-04"])
     table = table.with_columns(late=pl.Series([4, 3, 2, 1]), y=pl.Series([1.0, 4.0, 9.0, None]))
-    with pytest.raises(InvalidInputError, match="'2000/01/03' in row 3 and '2000-01-02' in row 2"):
+    with pytest.raises(InvalidInputError, match="'2000/01/03' in row 3 .* in row 2"):
         make_stream(table, "y", time="late", impute="mean")
 
 
@@ -165,7 +165,7 @@ def test_the_format_of_a_test_set():
         return preparation.apply(order_test_rows(timed(texts), preparation.roles)).X[:, 0]
 
     assert applied(["03/04/2000"]) == datetime(2000, 4, 3, tzinfo=UTC).timestamp()
-    with pytest.raises(InvalidInputError, match="holds the text '04/13/2000' in 1 rows, and dates"):
+    with pytest.raises(InvalidInputError, match="'04/13/2000' in 1 rows"):
         applied(["04/13/2000"])
     real = table.with_columns(t=pl.Series(DAYS[:40]))  # dates in one file, text in the other
     _, preparation = prepare(order_rows(real, Roles(("y",), standardize=False)))

@@ -71,7 +71,7 @@ def test_frames_of_pandas():
     assert table["yes"].dtype == pl.Boolean
     assert table["5"].to_list() == [1, 2, 3]
     assert as_table(frame["number"]).columns == ["number"]
-    with pytest.raises(InvalidInputError, match="the frame has more than one column named 'a'"):
+    with pytest.raises(InvalidInputError, match="more than one column named 'a'"):
         as_table(pd.DataFrame([[1, 2]], columns=["a", "a"]))
 
 
@@ -116,7 +116,7 @@ def test_tables_of_arrow():
     table, target, _ = assembled(Arrow(TABLE[["a"]]), Arrow(TABLE["b"]))
     assert target == ("b",)
     assert_frame_equal(table, TABLE)
-    with pytest.raises(InvalidInputError, match="the Broken does not form a table .no such type.;"):
+    with pytest.raises(InvalidInputError, match="Broken .*no such type"):
         as_table(Broken())
 
 
@@ -127,7 +127,7 @@ def test_tables_of_pyarrow():
     assert as_table(table["b"])["c0"].to_list() == ["x", None]
     assert as_table(table["b"].chunk(0))["c0"].to_list() == ["x", None]
     assert assembled(table, "b")[1] == ("b",)
-    with pytest.raises(InvalidInputError, match="the Table does not form a table .*more than one"):
+    with pytest.raises(InvalidInputError, match="Table .*more than one"):
         as_table(pa.Table.from_arrays([table["a"], table["a"]], names=["a", "a"]))
 
 
@@ -170,7 +170,7 @@ def test_an_index_with_other_labels():
         (X, y.set_axis(range(10, 18))),
         (X.set_axis([0, 0, 1, 1, 2, 2, 3, 3]), y.set_axis([0, 1, 1, 0, 2, 2, 3, 3])),
     ):
-        with pytest.raises(InvalidInputError, match="X and Y have different index labels .row"):
+        with pytest.raises(InvalidInputError, match="different index labels .row"):
             assembled(*given)
     with pytest.raises(InvalidInputError, match=r"both with reset_index\(drop=True\)"):
         assembled(X, y.loc[X.index].set_axis(list("abcdefgh")))
@@ -195,5 +195,5 @@ def test_the_same_index_or_none():
         ({"a": X["x"], "b": [0] * 8}, y.loc[X.index]),
     ):
         assert len(assembled(*given)[0]) == 8
-    with pytest.raises(InvalidInputError, match="X has 8 rows and Y has 7; expected the same num"):
+    with pytest.raises(InvalidInputError, match="X has 8 rows and Y has 7"):
         assembled(X, y[:7])

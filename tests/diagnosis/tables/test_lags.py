@@ -111,7 +111,7 @@ def test_a_test_set_has_own_lags():
     np.testing.assert_array_equal(stream.X[:, 1:], features)
     left = len(later) - len(numbers)
     assert any(note.endswith(f"earlier rows in their group: {left}.") for note in stream.notes)
-    with pytest.raises(InvalidInputError, match="lags .--lags. is 2 and no group has more than 1"):
+    with pytest.raises(InvalidInputError, match="--lags. is 2 .* more than 1"):
         preparation.apply(order_test_rows(later[:1], given))
 
 
@@ -145,7 +145,7 @@ def test_lags_of_numbers_that_look_like_classes():
 
 def test_lags_that_would_not_fit(monkeypatch):
     monkeypatch.setattr(roles_module, "LARGEST_TABLE", 2000)
-    with pytest.raises(InvalidInputError, match=r"the table with its lags would take 3\.2 kB"):
+    with pytest.raises(InvalidInputError, match=r"lags would take 3\.2 kB"):
         make_stream(pl.DataFrame({"y": np.arange(40.0)}), "y", lags=10)
 
 

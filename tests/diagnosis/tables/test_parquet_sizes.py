@@ -69,7 +69,7 @@ def test_a_file_whose_description_is_damaged(path):
     lengths = [content[:-8] + struct.pack("<I4s", length, b"PAR1") for length in (1, 99999)]
     for damaged in (*lengths, b"PAR1", b""):
         path.write_bytes(damaged)
-        with pytest.raises(InvalidInputError, match="t.parquet is a Parquet file that is cut sho"):
+        with pytest.raises(InvalidInputError, match="t.parquet .* cut short"):
             ParquetSizes(path).loaded(["a"])
 
 
@@ -109,11 +109,11 @@ def test_files_with_which_polars_would_end_the_process(path, monkeypatch):
     sixty, less = b"\x2c\x15\x78", b"\x2c\x15\x79"  # of values in a page; it loses one bit
     assert content.count(sixty) == 1
     path.write_bytes(content.replace(sixty, less))
-    with pytest.raises(InvalidInputError, match="t.parquet .*at byte 4 announces a negative"):
+    with pytest.raises(InvalidInputError, match="at byte 4 .* negative"):
         read_table(path)
     # it would take memory for as many row groups as are announced, and must never see them
     monkeypatch.setattr(pl, "scan_parquet", lambda *_, **__: pytest.fail("Polars saw the file"))
     description = b"\x49\xfc\xff\xff\xff\xff\x0f"
     path.write_bytes(b"PAR1" + description + struct.pack("<I4s", len(description), b"PAR1"))
-    with pytest.raises(InvalidInputError, match="t.parquet .*a list announces 4294967295 values"):
+    with pytest.raises(InvalidInputError, match="4294967295 values"):
         read_table(path)

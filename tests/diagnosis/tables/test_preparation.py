@@ -390,7 +390,7 @@ def test_how_many_rows_there_are(monkeypatch):
     (note,) = [note for note in make_stream(repeated, "y").notes if "earlier" in note]
     assert note.startswith("65 of 125 rows have the same features as an earlier row; ")
     monkeypatch.setattr(roles, "LARGEST_TABLE", 1000)
-    with pytest.raises(InvalidInputError, match=r"the matrix of features would take 2\.4 kB"):
+    with pytest.raises(InvalidInputError, match=r"features would take 2\.4 kB"):
         make_stream(a_table(), "y")
 
 
@@ -415,12 +415,10 @@ def test_the_same_preparation_for_a_test_table():
     np.testing.assert_array_equal(unseen.X[50:, 2:5], 0)
     with pytest.raises(InvalidInputError, match="test .--test.: there is no column 'x'"):
         applied(table.drop("x"))
-    with pytest.raises(InvalidInputError, match=r"'x' holds List\(Int64\); expected numbers, as"):
+    with pytest.raises(InvalidInputError, match=r"'x' holds List\(Int64\)"):
         applied(table.with_columns(x=[1]))
     _, preparation = prepare(order_rows(table, Roles(("c",), group="g")))
-    with pytest.raises(
-        InvalidInputError, match="classes that the stream does not have .'z', in 30"
-    ):
+    with pytest.raises(InvalidInputError, match="does not have .'z', in 30"):
         applied(table.with_columns(c=pl.Series(["a", "z"] * 30)))
 
 

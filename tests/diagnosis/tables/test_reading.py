@@ -133,16 +133,14 @@ def test_points_that_may_mean_both_are_an_error(tmp_path):
     later.write_text("sold;price\n1.234;1\n12.500;2\n999;3\n")
     with pytest.raises(InvalidInputError, match=message):  # a number without a point says most
         read_table(later)
-    with pytest.raises(
-        InvalidInputError, match="--thousands is ','; expected one of auto, point, n"
-    ):
+    with pytest.raises(InvalidInputError, match="--thousands is ','"):
         read_table(path, thousands=",")
     for others in ("0,5;0.5", "v1.5;1.2.2020", "1;1e5"):  # one says this and one that; none; none
         path.write_text(f"a;b;c\n1.234;{others}\n2.345;;\n")
         with pytest.raises(InvalidInputError, match="'a' holds '1.234' and '2.345'"):
             read_table(path)
     path.write_text("a;b\n1.234;x\n1.234;y\n")
-    with pytest.raises(InvalidInputError, match="the column 'a' holds '1.234': 1.234 may be"):
+    with pytest.raises(InvalidInputError, match="'a' holds '1.234'"):
         read_table(path)
 
 
@@ -208,9 +206,9 @@ def test_columns_are_chosen(tmp_path):
         assert read_table(path, columns=["c2", "c0"]).rows() == [(0, 2), (3, 5)]
         assert read_table(path, drop=["c0"]).columns == ["c1", "c2"]
         assert read_table(path, ["c1", "other"], require_all=False).columns == ["c1"]
-        with pytest.raises(InvalidInputError, match="column: there is no column 'C0'; did you me"):
+        with pytest.raises(InvalidInputError, match="there is no column 'C0'"):
             read_table(path, columns=["C0"])
-        with pytest.raises(InvalidInputError, match="drop: there is no column 'z'; the columns"):
+        with pytest.raises(InvalidInputError, match="drop: there is no column 'z'"):
             read_table(path, drop=["z"])
 
 
@@ -305,13 +303,13 @@ def test_long_files_folders_and_no_file(tmp_path, monkeypatch):
     path = written(tmp_path, "t.csv", f"a,b\n{'x' * 200_000},1\ny,\n")
     assert read_table(path)["b"].to_list() == [1, None]
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(InvalidInputError, match="folder.csv is not a file; expected a table as"):
+    with pytest.raises(InvalidInputError, match="folder.csv is not a file"):
         read_table(tmp_path / "folder.csv")
     with pytest.raises(InvalidInputError, match="there is no file .*missing.csv"):
         read_table(tmp_path / "missing.csv")
     with path.open("r+b") as file:
         file.truncate(10_000_000_000)  # of holes: it takes no space
-    with pytest.raises(InvalidInputError, match=r"10\.0 GB of text, .*convert it to Parquet an"):
+    with pytest.raises(InvalidInputError, match=r"10\.0 GB of text, .*Parquet"):
         read_table(path)
 
 

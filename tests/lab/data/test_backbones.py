@@ -118,7 +118,7 @@ def test_files_that_hold_no_weights(tmp_path):
             read_weights(written(tmp_path, content))
     with pytest.raises(MissingDataError, match="there is no file .*nothing.pth"):
         read_weights(tmp_path / "nothing.pth")
-    with pytest.raises(InvalidInputError, match="has the suffix '.bin'; expected weights in .safe"):
+    with pytest.raises(InvalidInputError, match="the suffix '.bin'; .* .safe"):
         read_weights(tmp_path / "weights.bin")
     for name in ("weights.pth", "weights.safetensors"):
         path = written(tmp_path, {"a": torch.zeros(3)}, name)
@@ -222,7 +222,7 @@ def test_what_is_promised_takes_no_memory(tmp_path, monkeypatch):
     with at_most(1e7):
         assert read_torch_file(path) == {"a": 1}
     path = written(tmp_path, {"a": torch.zeros(1).expand(1000, 1000)})
-    with pytest.raises(InvalidInputError, match=r"of shape \(1000, 1000\) but stores fewer"):
+    with pytest.raises(InvalidInputError, match=r"\(1000, 1000\) but stores fewer"):
         read_torch_file(path)
     monkeypatch.setattr(backbones, "MOST_INSTRUCTIONS", 20)
     with pytest.raises(InvalidInputError, match=REFUSED + "it has more than 20 instructions"):

@@ -132,7 +132,7 @@ def test_the_pixels_of_a_picture():
     deflated = struct.unpack(">I", content[place - 8 : place - 4])[0]
     other = zlib.compress(bytes(4 * 19 - 1) + b"\x07", 6)
     changed = content[: place - 8] + struct.pack(">I", len(other)) + b"IDAT" + other
-    with pytest.raises(InvalidInputError, match="a file is damaged, or neither PNG nor JPEG"):
+    with pytest.raises(InvalidInputError, match="damaged, or neither PNG nor JPEG"):
         decode(changed + content[place + deflated :], "a file")
 
 
@@ -179,7 +179,7 @@ def test_real_frames():
     session, thing = (int(part[1:]) for part in name.split("/")[1:3])
     row = (loaded.train_sessions == session) & (loaded.train_objects == thing - 1)
     np.testing.assert_array_equal(loaded.train_images[row][0].transpose(1, 2, 0), pixels)
-    with pytest.raises(InvalidInputError, match="it lacks 460 of 550 pairs of session and object"):
+    with pytest.raises(InvalidInputError, match="lacks 460 of 550 pairs"):
         load_core50(sample, 1)
 
 
@@ -246,7 +246,7 @@ def test_frames_of_sessions_and_objects():
     ):
         choose(some, 2, "made", partial=False)
     assert choose(some, 2, "made", partial=True) == sorted(some)
-    with pytest.raises(InvalidInputError, match="1 frames of session 6, object 30; expected"):
+    with pytest.raises(InvalidInputError, match="1 frames of session 6, object 30"):
         choose(whole - {Frame(6, 29, 2)}, 2, "made", partial=False)
     with pytest.raises(InvalidInputError, match="made holds no frames of CORe50"):
         choose([], 1, "made", partial=True)

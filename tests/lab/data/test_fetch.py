@@ -38,7 +38,7 @@ def test_forms_of_a_file_in_order(tmp_path):
     inside = tuple(stored(f"inside/{name}", name.encode()) for name in ("one", "two"))
     file = made_file("all.tar", b"12", (), inside, (stored("other.tar", b"o"),))
     data_set = DataSet("archive", "", (file,))
-    with pytest.raises(MissingDataError, match="archive: all.tar not found in .* get archive"):
+    with pytest.raises(MissingDataError, match="all.tar not found in .* get archive"):
         locate(data_set, tmp_path)
     assert check_file(file, tmp_path) == ("missing", "")
     (tmp_path / "inside").mkdir()

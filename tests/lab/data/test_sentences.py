@@ -34,7 +34,7 @@ def test_clinc_may_be_packed(tmp_path):
 
 
 def test_missing_files_are_named_with_the_command(tmp_path):
-    with pytest.raises(MissingDataError, match="banking77_train.csv, banking77_test.csv not found"):
+    with pytest.raises(MissingDataError, match="banking77_test.csv not found"):
         load_banking77(tmp_path)
     with pytest.raises(MissingDataError, match="retarget data get clinc150"):
         load_clinc150(tmp_path)

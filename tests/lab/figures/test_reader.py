@@ -72,7 +72,7 @@ def test_a_grid_expands_to_every_combination(small):
     assert [(run.seed, run.gamma, run.lr) for run in changed.runs()] == [(9, 2.5, 0.5)]
     assert small.changed(parse_changes([])) == small
     assert parse_changes(["a = [1, 2]", 'b = "x"']).parameters == {"a": [1, 2], "b": "x"}
-    with pytest.raises(InvalidInputError, match="small: parameters.widht: unknown .* 'width'"):
+    with pytest.raises(InvalidInputError, match="parameters.widht: .* 'width'"):
         small.changed(parse_changes(["widht=3.0"])).runs()
 
 
@@ -130,7 +130,7 @@ def test_a_case_has_its_own_small_version():
     assert {case[3:] for case in found if case[0] == "few"} == {(5, 11)}
     assert {case[1] for case in found if case[0] == "few"} == {3}
     many = f"quick = {{ grid = {{ lr = {list(range(1, 50_002))} }} }}"
-    with pytest.raises(InvalidInputError, match="grid: makes 100002 runs; expected at most"):
+    with pytest.raises(InvalidInputError, match="grid: makes 100002 runs"):
         parse_experiment("small", f"{SMALL_DIGITS}[cases.a]\n{many}")
 
 
@@ -201,7 +201,7 @@ def test_too_large_a_plan():
     values = ", ".join(map(str, range(1, 1001)))
     grid = f"lr = [{values}]\nwidth = [{values}]\ngamma = [{values}]"
     text = SMALL_DIGITS.replace(GRID, grid).replace(WIDTH, "").replace("gamma = 1.0", "")
-    with pytest.raises(InvalidInputError, match="x: grid: makes 2000000000 runs; .* most 100000$"):
+    with pytest.raises(InvalidInputError, match="2000000000 runs; .* most 100000$"):
         parse_experiment("x", text)
 
 

@@ -120,7 +120,7 @@ def test_a_backbone_counts_by_content_and_name(made_data, tmp_path, monkeypatch)
     paths[1].unlink()
     with pytest.raises(MissingDataError, match="there is no file"):
         identity_of(core50_run(backbone=str(paths[1])), family)
-    with pytest.raises(MissingDataError, match="resnet18: resnet18-f37072fd.pth not found"):
+    with pytest.raises(MissingDataError, match="resnet18-f37072fd.pth not found"):
         identity_of(core50_run(backbone=None), family)
 
 

@@ -322,5 +322,5 @@ def test_a_file_with_another_projection(tmp_path, monkeypatch):
         return buckets.flip(1), signs
 
     monkeypatch.setattr(Projection, "table", otherwise)
-    with pytest.raises(InvalidInputError, match="was saved with the kernel .*'projection': "):
+    with pytest.raises(InvalidInputError, match="with the kernel .*'projection': "):
         rt.TangentLearner.load(tmp_path / "learner", network)

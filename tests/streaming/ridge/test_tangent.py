@@ -296,9 +296,7 @@ def test_files_of_other_networks_are_refused(tmp_path):
     X, Y, _ = random_stream()
     path = tmp_path / "state"
     rt.TangentLearner(mlp(0), 0.3, 16).learn(X, Y).save(path)
-    with pytest.raises(
-        InvalidInputError, match="(?s)is not a state of a TangentLearner .*size mismatch"
-    ):
+    with pytest.raises(InvalidInputError, match="(?s)TangentLearner .*size mismatch"):
         rt.TangentLearner.load(path, mlp(0, classes=4))
     values, tensors = read_state(path)
     tensors["network.0.weight"][0, 0] += 1
@@ -320,7 +318,7 @@ def test_files_without_the_number_of_outputs(wrong, tmp_path):
         rt.TangentLearner.load(path, mlp(0, classes=4))
     write_state(path, values | {"network_outputs": 5}, tensors)
     loaded = rt.TangentLearner.load(path, mlp(0, classes=4))
-    with pytest.raises(InvalidInputError, match="outputs of the network for X is 4; expected 5"):
+    with pytest.raises(InvalidInputError, match="for X is 4; expected 5"):
         loaded.predict(queries)
 
 
@@ -352,7 +350,7 @@ def test_different_networks_and_a_bad_row():
         rt.TangentLearner(nn.Sequential(first, act, last).double(), 0.1, features=8).learn(X, Y)
         for act in (nn.Tanh(), nn.ReLU())
     )
-    with pytest.raises(InvalidInputError, match="a different feature function, or a network with"):
+    with pytest.raises(InvalidInputError, match="a different feature function"):
         one.merge(other)
     assert one.merge(one.empty().learn(X, Y)).samples == 24
     X[7] = 1e200  # finite, but not what the network makes of it
@@ -376,5 +374,5 @@ def test_class_labels_are_one_hot_rows(outputs, tmp_path):
         again = rt.TangentLearner.load(tmp_path / "state", network)
         again.learn(X[:2], labels[:2]).forget(X[:2], labels[:2])
         assert_same(again.predict(X), wanted)
-    with pytest.raises(InvalidInputError, match="Y holds text, such as 'cat', .* classes="):
+    with pytest.raises(InvalidInputError, match="such as 'cat', .* classes="):
         rt.TangentLearner(network, 1.0, 32).learn(X, text)

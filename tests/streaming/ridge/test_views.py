@@ -82,9 +82,7 @@ def test_weights_forgetting_discounting_and_merging_are_exact(tmp_path):
     whole.save(tmp_path / "state")
     loaded = rt.StreamingRidge.load(tmp_path / "state", features, views=VIEWS)
     np.testing.assert_array_equal(loaded.predict(NEW), whole.predict(NEW))
-    with pytest.raises(
-        InvalidInputError, match=r"the views \['sample', 'flip', .*not \['sample'\]"
-    ):
+    with pytest.raises(InvalidInputError, match=r"'flip', .*not \['sample'\]"):
         rt.StreamingRidge.load(tmp_path / "state", features)
     with pytest.raises(InvalidInputError, match="other has .*'views': .*expected .*'views'"):
         whole.merge(ridge([None, flip]))
@@ -185,7 +183,7 @@ def test_float32_keeps_half_the_bytes_and_the_answers(tmp_path):
     np.testing.assert_array_equal(loaded.predict(NEW), half.predict(NEW))
     with pytest.raises(InvalidInputError, match="other has .*'float64'.*expected .*'float32'"):
         half.merge(full)
-    with pytest.raises(InvalidInputError, match="precision is 'half'; expected 'float64' or"):
+    with pytest.raises(InvalidInputError, match="precision is 'half'"):
         ridge(precision="half")
 
 
@@ -196,7 +194,7 @@ def test_float32_says_what_forgetting_costs():
     learner.forget(many[3:], targets[3:])
     with pytest.warns(PrecisionWarning, match=r"expect [01]\.\d correct digits"):
         learner.predict(many[:2])
-    with pytest.raises(InvalidInputError, match="too large for float32; .* precision='float64'"):
+    with pytest.raises(InvalidInputError, match="too large for float32"):
         rt.StreamingRidge("linear", 1.0, precision="float32").learn(1e25 * many, targets)
     rt.StreamingRidge("linear", 1.0, precision="float64").learn(1e25 * many, targets)
 
