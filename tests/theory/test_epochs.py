@@ -192,7 +192,7 @@ def test_a_kernel_of_any_size(size, dtype, digits, options, loss):
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-200, 1e200])
-def test_the_stable_rate_is_in_units_of_the_kernel(size):
+def test_the_stable_rate_in_units_of_the_kernel(size):
     stream = make_stream(12, 1, seed=3)
     K = size * stream.K
     with pytest.raises(UnreachableTargetsError, match="would be stable") as caught:

@@ -160,33 +160,7 @@ class EmpiricalNTK(Kernel):
     ) -> None:
         require_network(module)
         load_gradients()
-        number = is_whole(outputs) and outputs >= 0
-        several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
-        counted = is_whole(sketch) and sketch >= 1
-        for name, value, valid, expected in (
-            (
-                "outputs",
-                outputs,
-                number or several or outputs in ("mean", "sum", "full"),
-                "'mean', 'sum', 'full' or the number of an output, from 0, or a range of them",
-            ),
-            ("mode", mode, mode in get_args(GradientMode), "'structured' or 'jacobian'"),
-            (
-                "accumulate",
-                accumulate,
-                accumulate in (None, torch.float32, torch.float64),
-                "torch.float32, torch.float64 or None",
-            ),
-            ("precision", precision, precision in ("full", "split"), "'full' or 'split'"),
-            ("sketch", sketch, sketch is None or counted, "a positive whole number, or None"),
-        ):
-            if not valid:
-                raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
-        if sketch is not None and outputs == "full":
-            raise InvalidInputError(
-                "outputs is 'full', which cannot be sketched; with sketch= expected 'mean', 'sum' "
-                "or the number of an output"
-            )
+        _require_options(outputs, mode, accumulate, precision, sketch)
         self.module = module
         self.outputs = int(outputs) if is_whole(outputs) else outputs
         self.mode = mode
@@ -201,20 +175,8 @@ class EmpiricalNTK(Kernel):
         self.progress = progress
         self.sketch = sketch
         self.seed = as_seed("seed", seed)
-        self.preconditioner = preconditioner
         self.projection = None if sketch is None else Projection(int(sketch), self.seed)
-        chosen = self._parameters()
-        if isinstance(preconditioner, Mapping):
-            preconditioner_of(preconditioner, module, list(chosen))
-            self.preconditioner = {  # copied, because a caller may reuse its tensors
-                name: each.detach().clone() if isinstance(each, Tensor) else copy.copy(each)
-                for name, each in preconditioner.items()
-            }
-        elif not isinstance(preconditioner, torch.optim.Optimizer | None):
-            raise InvalidTypeError(
-                f"preconditioner is {preconditioner!r}; expected a torch optimizer, a dict of "
-                "factors by the parameters' names, or None"
-            )
+        self.preconditioner = _as_given(preconditioner, module, list(self._parameters()))
 
     def __repr__(self) -> str:
         sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
@@ -372,3 +334,50 @@ class EmpiricalNTK(Kernel):
                 f"diverged{instead}"
             ) from error
         return result
+
+
+def _require_options(outputs: Any, mode: Any, accumulate: Any, precision: Any, sketch: Any) -> None:
+    """Rejects options of the kernel that mean nothing."""
+    number = is_whole(outputs) and outputs >= 0
+    several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
+    counted = is_whole(sketch) and sketch >= 1
+    for name, value, valid, expected in (
+        (
+            "outputs",
+            outputs,
+            number or several or outputs in ("mean", "sum", "full"),
+            "'mean', 'sum', 'full' or the number of an output, from 0, or a range of them",
+        ),
+        ("mode", mode, mode in get_args(GradientMode), "'structured' or 'jacobian'"),
+        (
+            "accumulate",
+            accumulate,
+            accumulate in (None, torch.float32, torch.float64),
+            "torch.float32, torch.float64 or None",
+        ),
+        ("precision", precision, precision in ("full", "split"), "'full' or 'split'"),
+        ("sketch", sketch, sketch is None or counted, "a positive whole number, or None"),
+    ):
+        if not valid:
+            raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
+    if sketch is not None and outputs == "full":
+        raise InvalidInputError(
+            "outputs is 'full', which cannot be sketched; with sketch= expected 'mean', 'sum' "
+            "or the number of an output"
+        )
+
+
+def _as_given(preconditioner: Any, module: nn.Module, names: list[str]) -> Preconditioner:
+    """Checks a preconditioner; factors are copied, because a caller may reuse their tensors."""
+    if isinstance(preconditioner, Mapping):
+        preconditioner_of(preconditioner, module, names)
+        return {
+            name: each.detach().clone() if isinstance(each, Tensor) else copy.copy(each)
+            for name, each in preconditioner.items()
+        }
+    if not isinstance(preconditioner, torch.optim.Optimizer | None):
+        raise InvalidTypeError(
+            f"preconditioner is {preconditioner!r}; expected a torch optimizer, a dict of "
+            "factors by the parameters' names, or None"
+        )
+    return preconditioner
