@@ -7,6 +7,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.arrays import free_memory
+from retarget.engine.response import has_memory
 from support.problems import assert_same, core_functions, make_stream
 
 pytestmark = [
@@ -40,7 +41,7 @@ def test_the_discrepancy_and_the_terms_equal_the_cpus(learner):
     K, Y = torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda()
     expected = rt.discrepancy(stream.K, stream.Y, stream.Y, learner, 0.7)
     assert rt.discrepancy(K, Y, Y, learner, 0.7) == pytest.approx(expected, rel=1e-10)
-    if not learner.has_memory:
+    if not has_memory(learner):
         K[9], K[:, 9] = K[8], K[:, 8]  # a singular block among others
         terms = (rt.correction_terms(each, learner, 0.7, 8) for each in (K, K.cpu().numpy()))
         for one, other in zip(*terms, strict=True):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import retarget as rt
+from retarget.engine.response import has_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import described_optimizer
 
@@ -38,7 +39,7 @@ def test_steps_rates_and_memory():
     with pytest.raises(InvalidInputError, match="ends after 3 steps, but .* step 4"):
         schedule.rate(3)
     having = learner, rt.SGD(lr=0.1, momentum=0.1), rt.SGD(lr=0.1, weight_decay=0.1)
-    assert [each.has_memory for each in having] == [False, True, True]
+    assert [has_memory(each) for each in having] == [False, True, True]
 
 
 INFINITE, MISSING = float("inf"), float("nan")

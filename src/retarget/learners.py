@@ -172,11 +172,6 @@ class SGD:
                 )
         return torch.optim.SGD(parameters, lr=self.rate(first_step), **changed)
 
-    @property
-    def has_memory(self) -> bool:
-        """Whether a step's effect on the weights keeps changing after the step."""
-        return self.momentum > 0 or self.weight_decay > 0
-
     def steps(self, n: int) -> int:
         """Number of steps taken on `n` samples."""
         return -(-n // self.batch_size)

@@ -33,7 +33,12 @@ from retarget.engine.dual import DualLearner, Shares
 from retarget.engine.followers import Exact, Follower, Iterative, Online, Parts
 from retarget.engine.lesson import Lesson, Past, products
 from retarget.engine.offline.all import newest_coefficients
-from retarget.engine.response import remaining_start, require_lasting_start, step_response
+from retarget.engine.response import (
+    has_memory,
+    remaining_start,
+    require_lasting_start,
+    step_response,
+)
 from retarget.engine.stability import (
     FAR_BEYOND,
     blown_up,
@@ -255,7 +260,7 @@ class ChunkLearner(DualLearner):
         self.steps = start.row // start.learner.batch_size
         self.transfer = np.eye(2)
         self._row = start.row
-        self._inherited = Shares(start.learner.has_memory)
+        self._inherited = Shares(has_memory(start.learner))
         inherited = (as_tensor("inherited", values) for values in start.inherited)
         self._inherited.append(Past(*inherited))
 
@@ -360,7 +365,7 @@ class TiledLearning:
         teach: Callable[[int, Delayed, Start], Delayed],
     ) -> None:
         n = len(problem.Y)
-        parts = 2 if learner.has_memory else 1
+        parts = 2 if has_memory(learner) else 1
         learner.rates(n)  # raises for a schedule of the wrong length before any work is done
         self.targets = np.empty_like(problem.Y)
         self._errors = np.empty_like(problem.Y)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from retarget.arrays import GrowingRows, shallow
 from retarget.engine.lesson import Lesson, Past, products
-from retarget.engine.response import step_response
+from retarget.engine.response import has_memory, step_response
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import require_shape
@@ -76,7 +76,7 @@ class DualLearner:
     def __init__(self, learner: SGD, capacity: int = 0) -> None:
         self.learner = learner
         self.steps = 0
-        self.shares = Shares(learner.has_memory, capacity)
+        self.shares = Shares(has_memory(learner), capacity)
 
     def __len__(self) -> int:
         return len(self.shares)

@@ -22,6 +22,7 @@ from retarget.engine.dual import DualLearner, Shares
 from retarget.engine.lesson import Lesson
 from retarget.engine.losses import Loss
 from retarget.engine.primal import PrimalLearner
+from retarget.engine.response import has_memory
 from retarget.engine.settling import Settling
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import FirstBlock, Window
@@ -184,7 +185,7 @@ class ShiftFollower(Online):
 
     def __init__(self, learner: DualLearner, watch: GrowthWatch, loss: Loss = "squared") -> None:
         super().__init__(learner, watch, loss)
-        self.values = Shares(learner.learner.has_memory)
+        self.values = Shares(has_memory(learner.learner))
 
     def note(self, window: Window, lesson: Lesson, steps: Steps) -> None:
         """Moves the values by the new errors times the kernel (Eq. 11).

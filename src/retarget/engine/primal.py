@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retarget.arrays import shallow
 from retarget.engine.lesson import Lesson, Past, products
-from retarget.engine.response import step_response
+from retarget.engine.response import has_memory, step_response
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.locks import cached_property
@@ -81,7 +81,7 @@ class PrimalLearner:
             )
         if self._size:
             shape = require_shape("part0", state["part0"], None, None).shape
-            names = ["part0", "part1"] if self.learner.has_memory else ["part0"]
+            names = ["part0", "part1"] if has_memory(self.learner) else ["part0"]
             self.past = Past(*(require_shape(name, state[name], *shape) for name in names))
 
     def learn(self, lesson: Lesson, errors: Tensor) -> None:

@@ -79,7 +79,7 @@ def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
     step_of = np.arange(m) // learner.batch_size
     carry = np.zeros((steps + 1, 2))
     transfer = np.eye(2)
-    if not learner.has_memory:  # c(t, i) = eta_i r_i: no need to go step by step
+    if not has_memory(learner):  # c(t, i) = eta_i r_i: no need to go step by step
         carry[:, 0] = 1.0
         rates = _rates(learner, first_step, steps) * _reductions(learner, m)
         return StepResponse(step_of, carry, carry, transfer, rates[None], None)
@@ -102,7 +102,7 @@ def _response(learner: SGD, first_step: int, m: int) -> StepResponse:
 
 def final_response(learner: SGD, n: int, first_step: int = 0) -> np.ndarray:
     """(n,) how much of each sample's error is in the weights at the end of the `n` samples."""
-    if not learner.has_memory:
+    if not has_memory(learner):
         response = _rates(learner, first_step, learner.steps(n)) * _reductions(learner, n)
     elif isinstance(learner.lr, float):
         response = _lasting_responses(learner, n)
@@ -156,7 +156,7 @@ def remaining_start(learner: SGD, n: int, epochs: int = 1, first_step: int = 0) 
 
 def require_lasting_start(initial: object, learner: SGD) -> None:
     """Rejects a starting function that weight decay would fade: no targets can make up for that."""
-    if initial is not None and learner.weight_decay > 0:
+    if initial is not None and fades_start(learner):
         raise InvalidInputError(
             "initial was given with weight_decay > 0, which fades the starting function itself, so "
             "that no targets lead to the offline learner; use weight_decay=0, or leave initial out"
@@ -195,6 +195,23 @@ def step_law(learner: SGD, step: int, batch_length: int) -> tuple[np.ndarray, np
         M = np.array([[1 - eta * decay * (1 + mu), eta * mu**2], [-decay, mu]])
         return M, r * np.array([eta * (1 + mu), 1.0])
     return np.array([[1 - eta * decay, eta * mu], [-decay, mu]]), r * np.array([eta, 1.0])
+
+
+def has_memory(learner: SGD) -> bool:
+    """Whether a step's effect on the weights keeps changing after the step."""
+    M = _unit_law(learner)[0]
+    return fades_start(learner) or bool(M[0, 1] != 0)
+
+
+def fades_start(learner: SGD) -> bool:
+    """Whether the weights that a stream begins with are forgotten without any error."""
+    M = _unit_law(learner)[0]
+    return bool(M[0, 0] != 1 or M[1, 0] != 0)
+
+
+def _unit_law(learner: SGD) -> tuple[np.ndarray, np.ndarray]:
+    """M and u of a step at the rate 1."""
+    return step_law(replace(learner, lr=1.0), 0, 1)
 
 
 def lasting_effect(learner: SGD) -> float:

@@ -196,12 +196,12 @@ class Optimizer:
 
     def __init__(self, learners: Sequence[SGD], parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
-        self._velocity: list[Tensor] = []
-        if any(learner.momentum for learner in learners):
-            self._velocity = [torch.zeros_like(p) for p in parameters]
         laws = [step_law(replace(each, reduction="sum"), 0, 1) for each in learners]
         M = np.stack([matrix for matrix, _ in laws])
         u = np.stack([effects for _, effects in laws])
+        self._velocity: list[Tensor] = []
+        if M[:, 0, 1].any():
+            self._velocity = [torch.zeros_like(p) for p in parameters]
         M[:, 0, 0] -= 1  # what a step adds to the weights: 1 and a small decay would lose digits
         self._decays = bool(M[:, 0, 0].any())
         # (members, 1, ...) numbers for each parameter

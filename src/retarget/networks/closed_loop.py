@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from retarget.arrays import give_back, require_no_overflow
 from retarget.engine.lesson import Lesson, Past
-from retarget.engine.response import step_response
+from retarget.engine.response import has_memory, step_response
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
@@ -65,7 +65,7 @@ class ClosedLoopOptions:
         gamma = 1.0 if self.gamma == "auto" else self.gamma
         block_size = block_of(self.block_size, learner)
         check_correction(learner, gamma, block_size, 0.0, "both", "corrected")
-        if learner.has_memory:
+        if has_memory(learner):
             raise InvalidInputError(
                 "the closed loop needs plain SGD, because the outputs do not show what momentum or "
                 "weight decay will still do; use momentum=0 and weight_decay=0, or a "

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from retarget.arrays import as_targets, require_finite, require_no_overflow
 from retarget.engine.followers import Parts
 from retarget.engine.losses import Loss
+from retarget.engine.response import fades_start
 from retarget.engine.stability import FAR_OUTSIDE
 from retarget.engine.stream import FirstBlock
 from retarget.errors import InvalidInputError, LargeTargetsWarning, a_type, warn_caller
@@ -393,7 +394,7 @@ class NetworkCorrector(Corrector):
         module = self._kernel_module
         before = outputs(self._kernel_module, X)
         decaying = None
-        if self.learner.weight_decay:
+        if fades_start(self.learner):
             decaying = decaying_part(module, X, trained_parameters(module, self.params))
         after = linear_outputs(K, before, Z, self.learner, first_step, self.loss, decaying)
         end = slice(-min(self.block_size, len(Z)), None)

@@ -28,7 +28,7 @@ from retarget.engine.dual import DualLearner
 from retarget.engine.followers import Exact, follow
 from retarget.engine.lesson import diagonal_blocks
 from retarget.engine.losses import Loss, check_targets, outputs
-from retarget.engine.response import final_response
+from retarget.engine.response import final_response, has_memory
 from retarget.engine.settling import in_blocks, invert_blocks
 from retarget.engine.stability import GrowthWatch, warn_of_large_targets
 from retarget.engine.stream import SampleStream, equal_blocks
@@ -307,7 +307,7 @@ def correction_terms(
         (array([[2.]]), array([[1.]]), array([[1.]]))
     """
     gamma, ridge = check_correction(learner, gamma, block_size, ridge, "both", "corrected")
-    if learner.has_memory:
+    if has_memory(learner):
         raise InvalidInputError(
             f"the learner has momentum = {learner.momentum:g} and weight_decay = "
             f"{learner.weight_decay:g}; expected plain SGD, for which f_on does not change within "

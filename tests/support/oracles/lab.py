@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import retarget as rt
+from retarget.engine.response import has_memory
 from support.oracles import literal
 from support.oracles.empirical_ntk import gradients
 
@@ -168,9 +169,9 @@ class Corrected(Plain):
         batch, rate = learner.batch_size, learner.lr
         reduction = self.assumed_reduction or learner.reduction
         if reduction == "mean":
-            assert len(Y) % batch == 0 or learner.has_memory
+            assert len(Y) % batch == 0 or has_memory(learner)
             rate = rate / batch
-        if learner.has_memory:
+        if has_memory(learner):
             assert (self.kind, self.parts, self.first_block) == ("iterative", "both", "corrected")
             assert (self.ridge, self.assumed_reduction) == (0.0, None)
             Z = targets_that_coast(K, Y, learner, self.gamma, self.block)

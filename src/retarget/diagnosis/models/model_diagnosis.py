@@ -57,6 +57,7 @@ from retarget.diagnosis.models.runs import (
 from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
+from retarget.engine.response import fades_start
 from retarget.engine.stream_kernel import Advance
 from retarget.errors import ModelRunError, RetargetError
 from retarget.progress import PatientBar
@@ -330,7 +331,7 @@ class _Diagnosing:
         failure = "There are no corrected targets: they overflow."
         if movement is None:
             failure = "The kernel machine that describes the model diverges."
-        elif machine.learner.weight_decay and bool(machine.start.any()):
+        elif fades_start(machine.learner) and bool(machine.start.any()):
             failure = (
                 "There are no corrected targets: weight decay fades the function that the model "
                 "starts from, and no targets can compensate for that."
