@@ -22,7 +22,7 @@ from retarget.kernels.empirical.terms import (
 from retarget.kernels.empirical.trial import (
     Outputs,
     Selection,
-    Trial,
+    TrialPass,
     agree,
     joined,
     mixed_gradients,
@@ -190,7 +190,7 @@ class PlanOptions:
 
 def make_plan(network: Network, samples: Samples, options: PlanOptions) -> EmpiricalPlan:
     """Tries the network on a few of the samples, and chooses the form of each layer's part."""
-    trial = Trial(network, samples, options.outputs)
+    trial = TrialPass(network, samples, options.outputs)
     if not trial.used and options.rules:
         require_use(network, samples)
         raise RuleError
@@ -227,7 +227,7 @@ def make_plan(network: Network, samples: Samples, options: PlanOptions) -> Empir
 
 
 def _arrangements(
-    trial: Trial, layers: Sequence[LayerNames], rest: list[str]
+    trial: TrialPass, layers: Sequence[LayerNames], rest: list[str]
 ) -> tuple[Arrangement, ...]:
     ruled = [
         Arrangement(tuple(names_of(layer)), trial.recording.layers[layer][0].order)
@@ -236,7 +236,7 @@ def _arrangements(
     return (*ruled, Arrangement(tuple(rest), "flat")) if rest else tuple(ruled)
 
 
-def _working(trial: Trial, terms: Sequence[Term], example: Sequence[Factors]) -> int:
+def _working(trial: TrialPass, terms: Sequence[Term], example: Sequence[Factors]) -> int:
     """About how many bytes are held for one sample on its way through the network."""
     samples = trial.chunk.samples
     uses = [use for layer in trial.g for use in trial.recording.layers[layer]]
@@ -252,7 +252,7 @@ def _working(trial: Trial, terms: Sequence[Term], example: Sequence[Factors]) ->
     return needed
 
 
-def _positions(trial: Trial) -> int:
+def _positions(trial: TrialPass) -> int:
     """The most positions of a sample that a `linear` or a `conv2d` is applied at."""
     uses = [use for uses in trial.recording.layers.values() for use in uses]
     return max([1, *(use.applied_at() for use in uses)])
