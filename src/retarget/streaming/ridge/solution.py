@@ -1,6 +1,9 @@
 """A ridge regression from its sums: the ridge, the weights, and the digits that are left of them.
 
-The weights solve (C + gamma I) W = B, with the C and B of `moments`.
+The weights solve (C + gamma I) W = B, with the C and B of `moments`. `engine.sums.FeatureSums`
+solves the same equations from sums that it may write to. Here it would hold a third matrix as large
+as C; and that a factorization succeeds is not enough, as what was forgotten leaves rounding in C
+that can be larger than the ridge.
 """
 
 import math
