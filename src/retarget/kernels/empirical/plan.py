@@ -72,7 +72,7 @@ class EmpiricalPlan:
     @property
     def factor_bytes(self) -> int:
         """Bytes of one sample's factors."""
-        return sum(part.nbytes for factors in self.example for part in factors)
+        return sum(factor.nbytes for factors in self.example for factor in factors)
 
     def features(self, factors: Sequence[Factors]) -> Tensor:
         """(n, d) the projected gradients; if they are not, all of them, 0 where none was computed.
@@ -111,9 +111,9 @@ class EmpiricalPlan:
         }
         factors, _ = self.factors_and_outputs(samples, places)
         for arrays, parts in zip(into, factors, strict=True):
-            for array, part in zip(arrays, parts, strict=True):
-                if array.data_ptr() != part.data_ptr():
-                    array.copy_(part)
+            for array, factor in zip(arrays, parts, strict=True):
+                if array.data_ptr() != factor.data_ptr():
+                    array.copy_(factor)
 
     def factors_and_outputs(
         self, samples: Samples, places: Mapping[LayerNames, Tensor] | None = None
@@ -158,7 +158,7 @@ def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Fa
     if dtype == chunk.network.like.dtype:
         return factors
     return [
-        tuple(part.to(dtype) if part.is_floating_point() else part for part in parts)
+        tuple(factor.to(dtype) if factor.is_floating_point() else factor for factor in parts)
         for parts in factors
     ]
 
@@ -208,7 +208,8 @@ def make_plan(network: Network, samples: Samples, options: PlanOptions) -> Empir
         terms.append(JacobianTerm(rest, trial.selection.full))
     first = trial.first(ruled, {term.layer: term.reduce for term in keeping})
     example = tuple(
-        tuple(part[:1].clone() for part in parts) for parts in _factors(terms, first, options.dtype)
+        tuple(factor[:1].clone() for factor in parts)
+        for parts in _factors(terms, first, options.dtype)
     )
     return EmpiricalPlan(
         network=network,
@@ -245,7 +246,7 @@ def _working(trial: TrialPass, terms: Sequence[Term], example: Sequence[Factors]
     like = trial.chunk.network.like
     needed = passing * like.element_size()
     for term, factors in zip(terms, example, strict=True):
-        size = sum(part.nbytes for part in factors)
+        size = sum(factor.nbytes for factor in factors)
         in_place = term.in_place and factors[0].dtype == like.dtype
         needed += size if in_place else 3 * size
         needed += term.held_beside(trial.g)
