@@ -122,7 +122,7 @@ def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) ->
         description |= {"features": features, "seed": seed}
     return FeatureMap(
         partial(_without_start, known),
-        getattr(known, "kernel", kernel),
+        kernel.estimated_by(known),
         exact,
         description,
         any_inputs=description is not None and not exact,
