@@ -298,7 +298,15 @@ USES = {
 QUIET_NAMES = {"Kernel", "SGD", "CorrectionTerms", "Diagnosis", "RetargetError"}
 QUIET_MEMBERS = {
     *("to_dict", "from_dict", "samples", "waiting", "views", "nbytes", "save", "load", "fork"),
-    *("weights", "from_width", "explicit_features", "usual_width", "width_for", "frequencies"),
+    *(
+        "weights",
+        "from_width",
+        "explicit_features",
+        "estimated_by",
+        "usual_width",
+        "width_for",
+        "frequencies",
+    ),
     *("with_learned", "trust", "get_params", "get_metadata_routing"),
 }
 

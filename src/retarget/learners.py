@@ -313,7 +313,7 @@ def described_river(model: Any) -> RiverSteps:
     if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
         raise InvalidTypeError(f"the model is {a_type(model)}")
     parts = model.optimizer, model.loss, model.initializer
-    optimizer, loss, initializer = (type(part).__name__ for part in parts)
+    optimizer, loss, initializer = (type(each).__name__ for each in parts)
     schedules = model.optimizer.lr, model.intercept_lr
     steady = all(type(schedule).__name__ == "Constant" for schedule in schedules)
     reasons = {

@@ -62,12 +62,12 @@ def _as_nest(name: str, value: Any, first_row: int) -> Samples:
         if not all(isinstance(key, str) for key in value):
             raise InvalidTypeError(f"{name} has keys {list(value)!r}; expected string keys")
         return {
-            key: _as_nest(f"{name}[{key!r}]", part, first_row)
-            for key, part in sorted(value.items())
-            if part is not None
+            key: _as_nest(f"{name}[{key!r}]", entry, first_row)
+            for key, entry in sorted(value.items())
+            if entry is not None
         }
     if isinstance(value, tuple):
-        return tuple(_as_nest(f"{name}[{i}]", part, first_row) for i, part in enumerate(value))
+        return tuple(_as_nest(f"{name}[{i}]", entry, first_row) for i, entry in enumerate(value))
     leaf = as_tensor(name, value)
     if leaf.ndim == 0:
         raise InvalidInputError(f"{name} is a single number; expected one row per sample")
@@ -253,12 +253,12 @@ def unfit_outputs(outputs: Tensor, n: int) -> InvalidInputError:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[nn.Module]:
     """Puts the module in evaluation mode; afterwards restores the mode of each submodule."""
-    training = [part for part in module.modules() if part.training]
+    training = [layer for layer in module.modules() if layer.training]
     try:
         yield module.eval()
     finally:
-        for part in training:
-            part.training = True
+        for layer in training:
+            layer.training = True
 
 
 def require_network(module: Any) -> None:

@@ -45,7 +45,7 @@ class SharedSetting:
 
     def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
         self._setting = setting
-        self._made = ExitStack()
+        self._in_force = ExitStack()
         self._lock = Lock()
         self._users: list[int] = []  # the threads, as often as each uses it
         in_forks(self._leave_others)
@@ -53,20 +53,20 @@ class SharedSetting:
     def __enter__(self) -> None:
         with self._lock.of_this_process:
             if not self._users:
-                self._made.enter_context(self._setting())
+                self._in_force.enter_context(self._setting())
             self._users.append(get_ident())
 
     def __exit__(self, *error: object) -> None:
         with self._lock.of_this_process:
             self._users.remove(get_ident())
             if not self._users:
-                self._made.close()
+                self._in_force.close()
 
     def _leave_others(self) -> None:
         """Undoes it for the threads that a forked process does not have."""
         self._users = [thread for thread in self._users if thread == get_ident()]
         if not self._users:
-            self._made.close()
+            self._in_force.close()
 
 
 @contextmanager

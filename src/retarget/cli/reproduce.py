@@ -268,7 +268,7 @@ class _Watch:
     def __init__(self, bars: Progress) -> None:
         self.schedule: Schedule | None = None
         self._bars = bars
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
 
     def __call__(self, schedule: "Schedule") -> None:
         every = len(schedule.runs)
@@ -280,6 +280,6 @@ class _Watch:
         what = f"runs, {failed} failed" if failed else "runs"
         self._bars.update(self._bar, completed=done + failed, description=what)
         now = time.monotonic()
-        if not console.is_terminal and now - self._told > LOG_EVERY:
-            self._told = now
+        if not console.is_terminal and now - self._last_line > LOG_EVERY:
+            self._last_line = now
             say(f"  {done} of {every} runs done, {failed} failed")

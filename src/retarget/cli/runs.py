@@ -170,4 +170,4 @@ def _chosen(store: "RunStore", experiment: str | None) -> list[tuple[str, "RunRe
 def _lines(value: object) -> str:
     if not isinstance(value, dict):
         return str(value)
-    return "".join(f"\n  {name}: {part}" for name, part in value.items()) or "none"
+    return "".join(f"\n  {name}: {words}" for name, words in value.items()) or "none"

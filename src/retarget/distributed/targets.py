@@ -224,10 +224,10 @@ class _Product:
         return {}, {"below": below, "above": above}
 
     def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
-        for i, part in wanted["below"].items():
-            self.total[self._chunks[i]] += part
-        for part in wanted["above"].values():
-            self.total[self._chunks[j]] += part
+        for i, product in wanted["below"].items():
+            self.total[self._chunks[i]] += product
+        for product in wanted["above"].values():
+            self.total[self._chunks[j]] += product
 
 
 class Start(NamedTuple):

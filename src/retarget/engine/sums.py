@@ -17,7 +17,7 @@ from retarget.engine.definite import normal_factor
 from retarget.engine.triangular import add_square, symmetric
 from retarget.state_files import require_shape
 
-NAME = "the normal equations of the features"
+NORMAL_EQUATIONS = "the normal equations of the features"
 
 
 class NormalFactor(NamedTuple):
@@ -90,6 +90,6 @@ class FeatureSums:
     def weights(self, gamma: float) -> Tensor:
         """(features, c) the ridge solution; warns if few of its digits are correct."""
         factor = self.factor(gamma)
-        warn_if_meaningless(NAME, factor.condition, self.normal.dtype)
+        warn_if_meaningless(NORMAL_EQUATIONS, factor.condition, self.normal.dtype)
         solution: Tensor = torch.cholesky_solve(self.moment, factor.lower)
         return solution

@@ -239,7 +239,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
                 X, Z = corrector.next_block(own[0], Y)
             self._shift.add(Z[: len(Y)], Y)
             rows = [*_with_stored(own, X[len(Y) :], Z[len(Y) :]), Z]
-            for *batch, wanted in zip(*(part.split(size) for part in rows), strict=True):
+            for *batch, wanted in zip(*(column.split(size) for column in rows), strict=True):
                 yield batch, wanted
 
 
@@ -373,7 +373,7 @@ def _draw(strategy: Any, loader: Any) -> Iterator[MiniBatch]:
     full = True
     samples = 0
     for given in loader:
-        batch = [part.to(strategy.device) for part in given]
+        batch = [tensor.to(strategy.device) for tensor in given]
         samples += len(batch[0])
         if len(batch[0]) > size or not full:
             raise InvalidInputError(
@@ -394,7 +394,7 @@ def _with_stored(own: MiniBatch, X: Tensor, Z: Tensor) -> MiniBatch:
     """
     labels = Z.argmax(1) if own[1].ndim == 1 and not own[1].is_floating_point() else Z
     labels = labels.to(own[1]).reshape(len(X), *own[1].shape[1:])
-    others = [part[:1].expand(len(X), *part.shape[1:]) for part in own[2:]]
+    others = [tensor[:1].expand(len(X), *tensor.shape[1:]) for tensor in own[2:]]
     return [torch.cat(pair) for pair in zip(own, (X, labels, *others), strict=True)]
 
 
@@ -441,7 +441,9 @@ def _plain(strategy: Any) -> Problems:
     problems = Problems()
     model = strategy.model
     several = is_multi_task_module(model)
-    growing = [type(part).__name__ for part in model.modules() if isinstance(part, DynamicModule)]
+    growing = [
+        type(layer).__name__ for layer in model.modules() if isinstance(layer, DynamicModule)
+    ]
     problems.add(
         DistributedHelper.is_distributed,
         "training is distributed, and each process would see only a part of the stream; train "

@@ -120,11 +120,14 @@ class Kernel(ABC):
     def explicit_features(self, count: int, seed: int) -> Callable[[Any], Any] | None:
         """Returns a function from samples to features; None if the kernel has none.
 
-        A feature map is made from the function, which must not change later. If the kernel itself
-        may, the function has a copy of it, as its attribute `kernel`.
+        A feature map is made from the function, which must not change later.
         """
         features = getattr(self, "features", None)
         return None if features is None else features(count, seed)
+
+    def estimated_by(self, features: Any) -> "Kernel":
+        """Returns the kernel of these explicit features: a copy, if this one may change later."""
+        return self
 
     def to_dict(self) -> dict[str, Any] | None:
         """Returns plain values for `kernel_from_dict`; None if the kernel has no such form."""

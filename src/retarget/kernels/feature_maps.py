@@ -122,7 +122,7 @@ def feature_map(kernel: Any, features: int = DEFAULT_FEATURES, seed: int = 0) ->
         description |= {"features": features, "seed": seed}
     return FeatureMap(
         partial(_without_start, known),
-        getattr(known, "kernel", kernel),
+        kernel.estimated_by(known),
         exact,
         description,
         any_inputs=description is not None and not exact,
@@ -143,7 +143,7 @@ def _frozen_outputs(network: nn.Module, X: Any) -> tuple[Tensor, None]:
         samples = with_type_of(like, samples)
     rows = AT_A_TIME.get(leaves(samples)[0].device.type, AT_A_TIME_ELSEWHERE)
     with failure_explained(samples):
-        parts = [outputs_of(network, part).flatten(1) for part in portions(samples, rows)]
+        parts = [outputs_of(network, some).flatten(1) for some in portions(samples, rows)]
     outputs = torch.cat(parts)
     require_finite_outputs(outputs, network.state_dict(), samples)
     return outputs, None

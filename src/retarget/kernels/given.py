@@ -105,7 +105,7 @@ class SklearnKernel(CallableKernel, kind="SklearnKernel"):
 def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
     from sklearn.metrics.pairwise import pairwise_kernels
 
-    left, right = (as_tensor("samples", part).cpu().numpy() for part in (A, B))
+    left, right = (as_tensor("samples", samples).cpu().numpy() for samples in (A, B))
     return pairwise_kernels(left, right, **parameters)
 
 

@@ -122,7 +122,7 @@ def _description(module: nn.Module) -> list[object]:
         (name, tuple(p.shape), p.dtype, p.device, p.requires_grad)
         for name, p in [*module.named_parameters(), *module.named_buffers()]
     ]
-    return [*state, [(type(part), part.training) for part in module.modules()]]
+    return [*state, [(type(layer), layer.training) for layer in module.modules()]]
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,18 @@ class MemberSamples:
     sample_bytes: int  # of one sample, as it would be stored
 
     @classmethod
-    def gather(cls, parts: Sequence[Labeled], device: torch.device) -> "MemberSamples":
+    def gather(cls, members: Sequence[Labeled], device: torch.device) -> "MemberSamples":
         """Collects the members' samples on the device."""
-        pools = list({id(part.inputs): part.inputs for part in parts}.values())
+        pools = list({id(each.inputs): each.inputs for each in members}.values())
         first_rows = np.cumsum([0, *(len(pool) for pool in pools)])
         offset = {id(pool): int(first) for pool, first in zip(pools, first_rows, strict=False)}
         moved = [pool.to(device) for pool in pools]
         return cls(
             pool=moved[0] if len(moved) == 1 else torch.cat(moved),
-            rows=torch.stack([p.rows.to(device) + offset[id(p.inputs)] for p in parts]),
-            labels=torch.stack([p.labels.to(device) for p in parts]),
-            spans=[part.spans() for part in parts],
-            sample_bytes=parts[0].sample_bytes or parts[0].inputs[:1].nbytes,
+            rows=torch.stack([each.rows.to(device) + offset[id(each.inputs)] for each in members]),
+            labels=torch.stack([each.labels.to(device) for each in members]),
+            spans=[each.spans() for each in members],
+            sample_bytes=members[0].sample_bytes or members[0].inputs[:1].nbytes,
         )
 
     def inputs(self, member: int, span: slice) -> Tensor:

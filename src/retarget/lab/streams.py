@@ -71,8 +71,8 @@ class TaskStream:
                 f"task {sizes.index(0)} has no test samples; expected at least one for each task"
             )
         test, train = (
-            f"{part.inputs.dtype} of shape {tuple(part.inputs.shape[1:])}"
-            for part in (self.test, self.train)
+            f"{samples.inputs.dtype} of shape {tuple(samples.inputs.shape[1:])}"
+            for samples in (self.test, self.train)
         )
         if test != train:
             raise InvalidInputError(

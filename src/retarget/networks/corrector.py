@@ -315,7 +315,7 @@ class NetworkCorrector(Corrector):
     @property
     def nbytes(self) -> int:
         """Bytes kept for the stream."""
-        return sum(part.nbytes for part in (*leaves(self._X), self._Y)) if self.samples else 0
+        return sum(tensor.nbytes for tensor in (*leaves(self._X), self._Y)) if self.samples else 0
 
     @property
     def trials(self) -> tuple[Trial, ...]:

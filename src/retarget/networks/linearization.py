@@ -119,7 +119,7 @@ class LinearizationWatch:
 
     def load_state_dict(self, state: dict[str, Any], samples: Samples | None, c: int) -> None:
         """Restores a state with these samples and c outputs; call it on a new watch."""
-        self._gap, self._way = (as_non_negative("sums", part) for part in state["sums"])
+        self._gap, self._way = (as_non_negative("sums", total) for total in state["sums"])
         self.warned = bool(state["warned"])
         self.samples = samples
         if samples is None:

@@ -94,22 +94,22 @@ class Rehearsal:
         candidates = [Strength(gamma * unit, ridge * unit) for gamma, ridge in CANDIDATES]
         kernel = K[learned][:, learned]
         shorter = _shortened(learner, past_steps, len(rows.past), len(learned))
-        losses = []
-        bound = math.inf
-        for strength in (None, *candidates):
-            targets = Y[rows.task]
-            if strength is not None:
-                corrected = self._corrected(kernel, Y[learned].double(), shorter, strength)
-                targets = corrected[len(rows.past) :].to(Y)
+
+        def predictions_after(targets: Tensor) -> Tensor:
+            """What a copy that was trained on these targets predicts for the held-out rows."""
             weights = self._trained(take(X, rows.task), targets, learner, past_steps)
-            predictions = outputs(self.module, take(X, rows.tested), weights)
-            true = Y[rows.tested].to(predictions)
+            return outputs(self.module, take(X, rows.tested), weights)
+
+        usual = predictions_after(Y[rows.task])
+        true = Y[rows.tested].to(usual)
+        losses = [row_losses(usual, true, self.options.loss)]
+        size = float(usual.norm())
+        bound = BLOWN_UP * max(size if math.isfinite(size) else 0.0, float(true.norm()))
+        for strength in candidates:
+            corrected = self._corrected(kernel, Y[learned].double(), shorter, strength)
+            predictions = predictions_after(corrected[len(rows.past) :].to(Y))
             loss = row_losses(predictions, true, self.options.loss)
-            size = float(predictions.norm())
-            if strength is None:
-                usual = size if math.isfinite(size) else 0.0
-                bound = BLOWN_UP * max(usual, float(true.norm()))
-            elif not size <= bound:
+            if not float(predictions.norm()) <= bound:
                 loss = torch.full_like(loss, math.inf)
             losses.append(loss)
         errors = [_finite_mean(each) for each in losses]

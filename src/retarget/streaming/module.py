@@ -264,7 +264,7 @@ class TangentNetwork(nn.Module):
         chosen = self._chosen()
         parts = torch.split(numbers, [each.numel() for each in chosen.values()])
         named = zip(chosen.items(), parts, strict=True)
-        return {name: part.view_as(parameter) for (name, parameter), part in named}
+        return {name: values.view_as(parameter) for (name, parameter), values in named}
 
 
 def _plain_gradients(outputs: Tensor, by: Sequence[Tensor], seed: Tensor) -> list[Tensor]:

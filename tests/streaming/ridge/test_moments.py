@@ -12,6 +12,7 @@ from retarget.errors import InvalidInputError, NotPositiveDefiniteError, Precisi
 from retarget.streaming.ridge import search, triangle
 from retarget.streaming.ridge.moments import Moments
 from retarget.streaming.ridge.processes import require_same_everywhere
+from retarget.streaming.ridge.solution import ridge_problem, solve
 from support.oracles import ridge as oracle
 from support.problems import assert_same
 
@@ -36,7 +37,7 @@ def summed(features, targets, weights=None, intercept=False):
 
 
 def score_of(sums, gamma):
-    return search.exact_scores(sums.ridge_problem()).score(gamma)
+    return search.exact_scores(ridge_problem(sums)).score(gamma)
 
 
 def assert_alike(one, other, tolerance=1e-10):
@@ -64,14 +65,14 @@ def test_order_and_portions_do_not_matter(problem, gamma, data):
     sums = Moments(features.shape[1], targets.shape[1], intercept)
     for rows in np.split(order, cuts):  # some of them empty
         sums.add(*tensors(*(None if a is None else a[rows] for a in (features, targets, weights))))
-    solution = sums.solve(gamma)
+    solution = solve(sums, gamma)
     W, b = oracle.ridge(features, targets, gamma, weights, intercept)
     assert_same(solution.weights, W)
     assert_same(solution.intercept, b)
     assert solution.gamma == gamma
     assert sums.count == len(features)
-    assert sums.solve("auto").gamma == pytest.approx(
-        summed(*problem).solve("auto").gamma, rel=1e-12
+    assert solve(sums, "auto").gamma == pytest.approx(
+        solve(summed(*problem), "auto").gamma, rel=1e-12
     )
 
 
@@ -96,7 +97,7 @@ def test_no_ridge_is_better(intercept):
         features, targets, weights = random_rows(40, 30, 2, seed)
         targets += 5 * np.random.default_rng(seed).normal(size=targets.shape)
         sums = summed(features, targets, weights, intercept)
-        best = sums.solve("auto").gamma
+        best = solve(sums, "auto").gamma
         score = oracle.cross_validation(features, targets, best, weights, intercept)
         assert score_of(sums, best) == pytest.approx(score, rel=1e-8)
         for factor in (10**-0.5, 10**0.5):
@@ -108,8 +109,8 @@ def test_the_best_ridge_without_noise():
     features, _, _ = random_rows(60, 30)
     targets = features @ np.ones((30, 1))
     sums = summed(features, targets)
-    best = sums.solve("auto").gamma
-    assert_same(sums.solve(best).weights, np.ones((30, 1)), 1e-3)
+    best = solve(sums, "auto").gamma
+    assert_same(solve(sums, best).weights, np.ones((30, 1)), 1e-3)
     # far below it the residual is lost to rounding: the score claims no more than it knows
     known = 1e-12 * (targets**2).sum() / 60 / (1 - 30 / 60) ** 2
     assert score_of(sums, 1e-10) == pytest.approx(known, rel=1e-6)
@@ -131,7 +132,7 @@ def test_bumps_of_the_score_are_passed(spread):
 
     scores = {gamma: score(gamma) for gamma in 10.0 ** np.arange(-6, 3)}
     values = list(scores.values())
-    best = summed(features, targets).solve("auto").gamma
+    best = solve(summed(features, targets), "auto").gamma
     for gamma, value in scores.items():
         assert score_of(summed(features, targets), gamma) == pytest.approx(value, rel=1e-3)
     assert score(best) <= 1.01 * min(values)
@@ -140,11 +141,11 @@ def test_bumps_of_the_score_are_passed(spread):
 
 def test_a_ridge_is_found_for_anything():
     zeros, ones = np.zeros((3, 2)), np.ones((3, 1))
-    assert summed(zeros, ones).solve("auto").gamma == 1.0
-    assert summed(np.ones((1, 2)), ones[:1], intercept=True).solve("auto").gamma == 1.0
-    assert 0 < summed(1e-30 * random_rows()[0], random_rows()[1]).solve("auto").gamma < 1e-40
-    assert 1e20 < summed(1e20 * random_rows()[0], random_rows()[1]).solve("auto").gamma < math.inf
-    assert summed(random_rows()[0], 0 * random_rows()[1]).solve("auto").gamma > 0
+    assert solve(summed(zeros, ones), "auto").gamma == 1.0
+    assert solve(summed(np.ones((1, 2)), ones[:1], intercept=True), "auto").gamma == 1.0
+    assert 0 < solve(summed(1e-30 * random_rows()[0], random_rows()[1]), "auto").gamma < 1e-40
+    assert 1e20 < solve(summed(1e20 * random_rows()[0], random_rows()[1]), "auto").gamma < math.inf
+    assert solve(summed(random_rows()[0], 0 * random_rows()[1]), "auto").gamma > 0
     assert score_of(summed(np.ones((1, 2)), ones[:1], intercept=True), 1.0) == math.inf
 
 
@@ -154,18 +155,18 @@ def test_few_samples_of_many_features(samples, intercept, monkeypatch):
     monkeypatch.setattr(search, "EXACT_FEATURES", 20)
     features, targets, weights = random_rows(samples, 130, 3)
     sums = summed(features, targets, weights, intercept)
-    chosen = sums.solve("auto")
+    chosen = solve(sums, "auto")
     for gamma in (0.3, chosen.gamma):
-        solution = sums.solve(gamma)
+        solution = solve(sums, gamma)
         W, b = oracle.ridge(features, targets, gamma, weights, intercept)
         assert_same(solution.weights, W)
         assert_same(solution.intercept, b)
     monkeypatch.setattr(search, "EXACT_FEATURES", 130)
-    again = sums.solve("auto")
+    again = solve(sums, "auto")
     assert again.gamma == pytest.approx(chosen.gamma, rel=1e-12)
     assert_same(again.weights, chosen.weights)
     with pytest.raises(NotPositiveDefiniteError, match="gamma = 0 is too small"):
-        sums.solve(0.0)
+        solve(sums, 0.0)
 
 
 @both
@@ -187,7 +188,7 @@ def test_an_estimated_spectrum_chooses_nearly_the_best_ridge(
         residual = ((y - U @ (shrunk[:, None] * (U.T @ y))) ** 2).sum()
         return residual / (1 - (shrunk.sum() + intercept) / samples) ** 2
 
-    chosen = summed(features, targets, None, intercept).solve("auto")
+    chosen = solve(summed(features, targets, None, intercept), "auto")
     assert score(chosen.gamma) < 1.02 * min(score(10.0**k) for k in np.arange(-6, 4, 0.5))
     W = chosen.weights.numpy()
     assert_same(phi.T @ (phi @ W) + chosen.gamma * W, phi.T @ y)
@@ -204,7 +205,7 @@ def test_ridge_with_fewer_samples_than_features(samples, monkeypatch):
         targets += (0.1 if seed else 1.0) * rng.normal(size=targets.shape)
         sums = summed(features, targets)
         best = min(score_of(sums, 10.0**power) for power in np.arange(-8, 3, 0.5))
-        assert score_of(sums, sums.solve("auto").gamma) < 1.2 * best
+        assert score_of(sums, solve(sums, "auto").gamma) < 1.2 * best
 
 
 @both
@@ -222,7 +223,7 @@ def test_estimated_scores_near_a_ridge(views, intercept, monkeypatch):
     sums = Moments(300, 2, intercept, views=views)
     sums.add(*tensors(rows, targets))
     for center in (0.1, 1.0, 10.0):
-        problem = sums.ridge_problem()
+        problem = ridge_problem(sums)
         solved = search.Inverse(problem.C).solved(problem.B, center)
         near = search.scores_near(problem, center, *solved)
         for gamma in center * 10.0 ** np.array([-0.5, 0, 0.5]):
@@ -235,7 +236,7 @@ def test_an_intercept_far_from_the_origin():
     far = summed(features + 1e6, targets + 1e6, intercept=True)
     near = summed(features, targets, intercept=True)
     assert_same(far.scatter, near.scatter, 1e-8)
-    assert_same(far.solve(0.3).weights, near.solve(0.3).weights, 1e-8)
+    assert_same(solve(far, 0.3).weights, solve(near, 0.3).weights, 1e-8)
 
 
 @both
@@ -255,7 +256,7 @@ def test_the_triangle_is_kept_in_blocks(intercept, columns, waiting, monkeypatch
     assert_same(sums.scatter, C)
     assert_same(sums.triangle.diagonal(), np.diag(C))
     W, _ = oracle.ridge(features, targets, 0.7, weights, intercept)
-    assert_same(sums.solve(0.7).weights, W)
+    assert_same(solve(sums, 0.7).weights, W)
     assert not sums.triangle.waiting
     if columns == 1:
         assert sum(block.numel() for block in sums.triangle.blocks) == 5 * 6 / 2
@@ -358,7 +359,7 @@ def test_what_cannot_have_been_learned_is_not_forgotten(intercept):
             summed(features, targets).without(more)
     zeros, ones = np.zeros((3, 2)), np.ones((3, 1))
     left = summed(zeros, ones).without(summed(zeros[:1], ones[:1]))
-    assert_same(left.solve(1.0).weights, np.zeros((2, 1)))
+    assert_same(solve(left, 1.0).weights, np.zeros((2, 1)))
 
 
 NEARLY = np.random.default_rng(3).integers(-3, 4, size=(400, 3)) * 2.0**-52  # a few last digits
@@ -389,8 +390,8 @@ def test_equal_targets_or_samples_can_be_forgotten(kind, seed, n, left):
         sums = sums.without(summed(X[rows], Y[rows], intercept=True))
     assert sums.count == left
     kept, gamma = order[:left], 0.1 * (size**2 if kind in ("targets", "one target of two") else 1)
-    weights, intercept, _ = sums.solve(gamma)
-    expected = summed(X[kept], Y[kept], intercept=True).solve(gamma)
+    weights, intercept, _ = solve(sums, gamma)
+    expected = solve(summed(X[kept], Y[kept], intercept=True), gamma)
     scale = np.abs(Y).max()
     found = torch.from_numpy(X[kept]) @ weights + intercept
     wanted = torch.from_numpy(X[kept]) @ expected.weights + expected.intercept
@@ -442,7 +443,7 @@ def test_features_computed_again(intercept, offset, sign):
     again.add(features[:4] + 0.9 * sign * most * outward, targets[:4])
     left = sums.without(again)
     kept = summed_left(features[4:], targets[4:], intercept, 1.0)
-    assert_same(left.solve(1.0).weights, kept, 1e-2)
+    assert_same(solve(left, 1.0).weights, kept, 1e-2)
     much_off.add(features[:4] + 400 * most * outward, targets[:4])
     with pytest.raises(InvalidInputError, match="that were not learned"):
         sums.without(much_off)
@@ -483,7 +484,7 @@ def test_so_may_their_products_with_targets(intercept):
 def summed_left(features, targets, intercept, gamma=1e-3):
     sums = Moments(30, targets.shape[1], intercept)
     sums.add(features, targets)
-    return sums.solve(gamma).weights
+    return solve(sums, gamma).weights
 
 
 def test_what_rounding_leaves_below_zero_is_reported():
@@ -491,21 +492,21 @@ def test_what_rounding_leaves_below_zero_is_reported():
     sums.peak_scatter, sums.peak_power = 1e6, 1e6
     sums.triangle = sums.triangle.plus_product(torch.ones(1).double(), -2e-10)
     with pytest.warns(PrecisionWarning, match="expect [0-9.]+ correct digits"):
-        sums.solve(1e-6)
+        solve(sums, 1e-6)
     with pytest.raises(NotPositiveDefiniteError, match="dependent, and gamma = 1e-11"):
-        sums.solve(1e-11)
+        solve(sums, 1e-11)
 
 
 def test_dependent_features_without_a_ridge():
     features, targets, _ = random_rows(n=30)
     features[:, 4] = features[:, 0]
     with pytest.raises(NotPositiveDefiniteError, match="linearly dependent, and gamma = 0") as told:
-        summed(features, targets).solve(0.0)
-    W = summed(features, targets).solve(told.value.jitter).weights
+        solve(summed(features, targets), 0.0)
+    W = solve(summed(features, targets), told.value.jitter).weights
     assert_same(W[4], W[0], 1e-3)
     independent = np.delete(features, 4, axis=1)
     assert_same(
-        summed(independent, targets).solve(0.0).weights, oracle.ridge(independent, targets, 0)[0]
+        solve(summed(independent, targets), 0.0).weights, oracle.ridge(independent, targets, 0)[0]
     )
 
 
@@ -518,7 +519,7 @@ def test_the_search_passes_bad_ridges():
     start = float(np.square(features).sum(0).mean())
     scores = [score_of(sums, start / 10.0**k) for k in range(3)]
     assert scores[1] > 0.999 * scores[0] > 0.999 * scores[2]
-    assert score_of(sums, sums.solve("auto").gamma) < 0.01 * scores[0]
+    assert score_of(sums, solve(sums, "auto").gamma) < 0.01 * scores[0]
 
 
 class Gathered:

@@ -16,6 +16,7 @@ from retarget.errors import (
 )
 from retarget.streaming.ridge import search
 from retarget.streaming.ridge.search import exact_scores
+from retarget.streaming.ridge.solution import ridge_problem
 from support.problems import assert_same
 
 RNG = np.random.default_rng(3)
@@ -106,7 +107,7 @@ def test_views_are_left_out_together():
     assert left_out(chosen) < 1.02 * best
     # two copies of each row and twice the ridge are one row
     sums = [ridge([None] * copies).learn(X, Y).learned.moments for copies in (1, 2)]
-    scores = [exact_scores(each.ridge_problem()) for each in sums]
+    scores = [exact_scores(ridge_problem(each)) for each in sums]
     once, twice = (each.score(copies * 0.3) for copies, each in enumerate(scores, start=1))
     assert twice == pytest.approx(once, rel=1e-10)
 

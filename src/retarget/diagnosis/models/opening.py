@@ -33,7 +33,7 @@ def open_model(stream: Stream, options: DiagnosisOptions) -> OnlineModel:
     `options` hold the model, its options, and the learner for a torch module without an optimizer.
     """
     with seeded(options.seed):
-        given = _made(options.model, options.model_options)
+        given = _created(options.model, options.model_options)
         try:
             model = _adapted(given, stream, options)
         except ModelFailedError as error:
@@ -91,7 +91,7 @@ def what_it_needs(model: OnlineModel, stream: Stream, start: int) -> str:
     return given
 
 
-def _made(model: Any, model_options: Any) -> Any:
+def _created(model: Any, model_options: Any) -> Any:
     """Creates the model if a class, a factory or the import path of one was given."""
     named = imported(model, "model") if isinstance(model, str) else model
     known = isinstance(named, nn.Module | tuple)

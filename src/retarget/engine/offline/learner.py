@@ -10,7 +10,7 @@ from torch import Tensor
 from retarget.arrays import shallow
 from retarget.engine.condition import warn_if_meaningless
 from retarget.engine.stream import Window
-from retarget.engine.sums import NAME, FeatureSums
+from retarget.engine.sums import NORMAL_EQUATIONS, FeatureSums
 
 
 class OfflineLearner(ABC):
@@ -74,7 +74,7 @@ class RidgeFromSums(OfflineLearner):
     def warn_once(self) -> bool:
         """Warns once if few digits are correct; returns whether it has ever warned."""
         if not self._warned:
-            self._warned = warn_if_meaningless(NAME, self.condition, self._dtype)
+            self._warned = warn_if_meaningless(NORMAL_EQUATIONS, self.condition, self._dtype)
         return self._warned
 
 

@@ -108,7 +108,7 @@ class Assembly:
         """All terms' factors of these samples, computed chunk by chunk."""
         n = count(samples)
         factors: list[Factors] = [
-            tuple(part.new_empty((n, *part.shape[1:])) for part in parts)
+            tuple(factor.new_empty((n, *factor.shape[1:])) for factor in parts)
             for parts in self.plan.example
         ]
         for rows in _ranges(0, n, self.chunk):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from retarget.kernels.empirical.terms import GradientTerm, PairTerm, ReadoutTerm, Term, alive
-from retarget.kernels.empirical.trial import Selection, Trial, joined
+from retarget.kernels.empirical.trial import Selection, TrialPass, joined
 from retarget.kernels.empirical.uses import LayerNames, names_of
 
 # What it costs to multiply two numbers of the products of pairs, and to add that to the kernel, in
@@ -58,7 +58,7 @@ class RuledLayer:
 
     @classmethod
     def of(
-        cls, trial: Trial, names: LayerNames, reuse: float, packed: bool, in_factors: bool
+        cls, trial: TrialPass, names: LayerNames, reuse: float, packed: bool, in_factors: bool
     ) -> "RuledLayer":
         """Takes a layer of a trial, for this use of its factors."""
         uses = trial.recording.layers[names]
@@ -93,7 +93,7 @@ class RuledLayer:
         return self.sums**2 if self.selection.full else self.sums
 
 
-class Form(NamedTuple):
+class LayerForm(NamedTuple):
     """A form that layers can have.
 
     Attributes:
@@ -144,9 +144,9 @@ def _pairs(layer: RuledLayer) -> Term:
 
 # of two that cost the same, the first is taken
 FORMS = (
-    Form(_readout_cost, _readout),
-    Form(_gradient_cost, _gradients),
-    Form(_pair_cost, _pairs),
+    LayerForm(_readout_cost, _readout),
+    LayerForm(_gradient_cost, _gradients),
+    LayerForm(_pair_cost, _pairs),
 )
 
 
@@ -162,7 +162,7 @@ def _live_positions(g: Tensor) -> int | None:
     return first if 0 < first < g.shape[3] and bool((counts == first).all()) else None
 
 
-def _root(trial: Trial, names: LayerNames) -> Tensor | None:
+def _root(trial: TrialPass, names: LayerNames) -> Tensor | None:
     """(features,) a preconditioner's roots by gradient, unless they scale the inputs."""
     network = trial.chunk.network
     use = trial.recording.layers[names][0]

@@ -190,6 +190,10 @@ class EmpiricalNTK(Kernel):
         """Returns the sketch of the network as it is now, of its own size if it has one."""
         return FrozenSketch(self, count, seed)
 
+    def estimated_by(self, features: FrozenSketch) -> Kernel:
+        """Returns the kernel of the copy of the network that the sketch is of."""
+        return features.kernel
+
     def features(self, A: ArrayT) -> ArrayT:
         """(len(A), d) features whose inner products are the kernel: d is `sketch` if given.
 

@@ -22,7 +22,7 @@ from retarget.kernels.empirical.terms import (
 from retarget.kernels.empirical.trial import (
     Outputs,
     Selection,
-    Trial,
+    TrialPass,
     agree,
     joined,
     mixed_gradients,
@@ -72,7 +72,7 @@ class EmpiricalPlan:
     @property
     def factor_bytes(self) -> int:
         """Bytes of one sample's factors."""
-        return sum(part.nbytes for factors in self.example for part in factors)
+        return sum(factor.nbytes for factors in self.example for factor in factors)
 
     def features(self, factors: Sequence[Factors]) -> Tensor:
         """(n, d) the projected gradients; if they are not, all of them, 0 where none was computed.
@@ -111,9 +111,9 @@ class EmpiricalPlan:
         }
         factors, _ = self.factors_and_outputs(samples, places)
         for arrays, parts in zip(into, factors, strict=True):
-            for array, part in zip(arrays, parts, strict=True):
-                if array.data_ptr() != part.data_ptr():
-                    array.copy_(part)
+            for array, factor in zip(arrays, parts, strict=True):
+                if array.data_ptr() != factor.data_ptr():
+                    array.copy_(factor)
 
     def factors_and_outputs(
         self, samples: Samples, places: Mapping[LayerNames, Tensor] | None = None
@@ -158,7 +158,7 @@ def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Fa
     if dtype == chunk.network.like.dtype:
         return factors
     return [
-        tuple(part.to(dtype) if part.is_floating_point() else part for part in parts)
+        tuple(factor.to(dtype) if factor.is_floating_point() else factor for factor in parts)
         for parts in factors
     ]
 
@@ -190,7 +190,7 @@ class PlanOptions:
 
 def make_plan(network: Network, samples: Samples, options: PlanOptions) -> EmpiricalPlan:
     """Tries the network on a few of the samples, and chooses the form of each layer's part."""
-    trial = Trial(network, samples, options.outputs)
+    trial = TrialPass(network, samples, options.outputs)
     if not trial.used and options.rules:
         require_use(network, samples)
         raise RuleError
@@ -208,7 +208,8 @@ def make_plan(network: Network, samples: Samples, options: PlanOptions) -> Empir
         terms.append(JacobianTerm(rest, trial.selection.full))
     first = trial.first(ruled, {term.layer: term.reduce for term in keeping})
     example = tuple(
-        tuple(part[:1].clone() for part in parts) for parts in _factors(terms, first, options.dtype)
+        tuple(factor[:1].clone() for factor in parts)
+        for parts in _factors(terms, first, options.dtype)
     )
     return EmpiricalPlan(
         network=network,
@@ -227,7 +228,7 @@ def make_plan(network: Network, samples: Samples, options: PlanOptions) -> Empir
 
 
 def _arrangements(
-    trial: Trial, layers: Sequence[LayerNames], rest: list[str]
+    trial: TrialPass, layers: Sequence[LayerNames], rest: list[str]
 ) -> tuple[Arrangement, ...]:
     ruled = [
         Arrangement(tuple(names_of(layer)), trial.recording.layers[layer][0].order)
@@ -236,7 +237,7 @@ def _arrangements(
     return (*ruled, Arrangement(tuple(rest), "flat")) if rest else tuple(ruled)
 
 
-def _working(trial: Trial, terms: Sequence[Term], example: Sequence[Factors]) -> int:
+def _working(trial: TrialPass, terms: Sequence[Term], example: Sequence[Factors]) -> int:
     """About how many bytes are held for one sample on its way through the network."""
     samples = trial.chunk.samples
     uses = [use for layer in trial.g for use in trial.recording.layers[layer]]
@@ -245,14 +246,14 @@ def _working(trial: Trial, terms: Sequence[Term], example: Sequence[Factors]) ->
     like = trial.chunk.network.like
     needed = passing * like.element_size()
     for term, factors in zip(terms, example, strict=True):
-        size = sum(part.nbytes for part in factors)
+        size = sum(factor.nbytes for factor in factors)
         in_place = term.in_place and factors[0].dtype == like.dtype
         needed += size if in_place else 3 * size
         needed += term.held_beside(trial.g)
     return needed
 
 
-def _positions(trial: Trial) -> int:
+def _positions(trial: TrialPass) -> int:
     """The most positions of a sample that a `linear` or a `conv2d` is applied at."""
     uses = [use for uses in trial.recording.layers.values() for use in uses]
     return max([1, *(use.applied_at() for use in uses)])

@@ -186,9 +186,10 @@ class Arrangement:
             rows = own[0].shape[-1]
         features = features.view(len(features), outputs, rows, -1)
         parts = torch.split(features, [each.numel() // rows for each in own], 3)
-        for name, parameter, part in zip(self.names, own, parts, strict=True):
+        for name, parameter, gradient in zip(self.names, own, parts, strict=True):
             turned = self.order == "columns" and parameter.ndim == 2
-            yield name, (part.mT if turned else part).reshape(*part.shape[:2], *parameter.shape)
+            gradient = gradient.mT if turned else gradient
+            yield name, gradient.reshape(*gradient.shape[:2], *parameter.shape)
 
 
 def _is_products(term: Term, arrangement: Arrangement, outputs: int) -> TypeGuard[PairTerm]:

@@ -74,7 +74,7 @@ class Selection:
         return len(self.chosen) if self.full else 1
 
 
-class Trial:
+class TrialPass:
     """A few of the samples, on their way through the network.
 
     Attributes:

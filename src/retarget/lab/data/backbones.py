@@ -198,7 +198,7 @@ def identity(backbone: nn.Module) -> Iterator[str | np.ndarray]:
 
 def code_of(backbone: nn.Module) -> str:
     """Returns a checksum of the source files of its classes, except torch's."""
-    classes = {type(part) for part in backbone.modules()}
+    classes = {type(layer) for layer in backbone.modules()}
     paths = {_file_of(kind) for kind in classes if not kind.__module__.startswith("torch.")}
     return hashlib.sha256(b"\0".join(Path(path).read_bytes() for path in sorted(paths))).hexdigest()
 

@@ -61,12 +61,12 @@ def cached_array(
 def content_digest(content: Iterable[str | np.ndarray]) -> str:
     """Returns the SHA-256 of texts and arrays, in hexadecimal digits."""
     digest = hashlib.sha256()
-    for part in content:
-        if isinstance(part, str):
-            digest.update(part.encode() + b"\0")
+    for piece in content:
+        if isinstance(piece, str):
+            digest.update(piece.encode() + b"\0")
         else:
-            digest.update(f"{part.dtype}\0{part.shape}\0".encode())
-            digest.update(np.ascontiguousarray(part).data)
+            digest.update(f"{piece.dtype}\0{piece.shape}\0".encode())
+            digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()
 
 

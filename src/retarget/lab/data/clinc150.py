@@ -48,7 +48,7 @@ def load_clinc150(folder: str | Path | None = None, *, download: bool = False) -
         if len(content) > LARGEST:
             raise ValueError(f"it has more than {LARGEST} bytes")
         known = json.loads(content)
-        return Clinc150(**{part: _sentences(known[key]) for part, key in PARTS.items()})
+        return Clinc150(**{name: _sentences(known[key]) for name, key in PARTS.items()})
     except (ValueError, TypeError, KeyError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidInputError(f"{path} is damaged or not CLINC150: {error!r:.80}") from error
 

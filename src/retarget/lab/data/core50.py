@@ -115,8 +115,8 @@ def load_core50(
     train = slice(sum(frame.session not in test_sessions for frame in chosen))
     test = slice(train.stop, None)
     return Core50(
-        *(part[train] for part in (images, objects, sessions)),
-        *(part[test] for part in (images, objects, sessions)),
+        *(column[train] for column in (images, objects, sessions)),
+        *(column[test] for column in (images, objects, sessions)),
     )
 
 

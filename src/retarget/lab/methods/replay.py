@@ -140,14 +140,14 @@ class _MemoryReplay(Method):
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         return {
-            "held": torch.from_numpy(np.stack([r.held for r in self._reservoirs])),
+            "held": torch.from_numpy(np.stack([r.positions for r in self._reservoirs])),
             "offered": [r.offered for r in self._reservoirs],
             "stored": self._stored,
         }
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
         for m, reservoir in enumerate(self._reservoirs):
-            reservoir.held = state["held"][m].cpu().numpy().copy()
+            reservoir.positions = state["held"][m].cpu().numpy().copy()
             reservoir.offered = state["offered"][m]
         self._stored = state["stored"]
 
@@ -213,13 +213,13 @@ class PlannedReservoir(Reservoir):
     """A reservoir that plans a whole pass ahead, without reading values.
 
     Attributes:
-        held: (capacity,) positions in the stream of the samples kept; 0 in an empty slot.
+        positions: (capacity,) positions in the stream of the samples kept; 0 in an empty slot.
     """
 
     def __init__(self, capacity: int, random: np.random.Generator) -> None:
         super().__init__(capacity)
         self._random = random
-        self.held = np.zeros(capacity, dtype=np.int64)
+        self.positions = np.zeros(capacity, dtype=np.int64)
 
     def plan(
         self, positions: np.ndarray, weights: np.ndarray, draws: int, size: int
@@ -236,12 +236,12 @@ class PlannedReservoir(Reservoir):
             for draw in range(draws):
                 chosen = self.drawn_slots(size, self._random)
                 slots[step, draw, : len(chosen)] = chosen
-                drawn[step, draw, : len(chosen)] = self.held[chosen]
+                drawn[step, draw, : len(chosen)] = self.positions[chosen]
                 enough[step, draw, : len(chosen)] = 1
             for i in np.flatnonzero(weights[step]):
                 slot = self.next_slot(self._random)
                 if slot < self.capacity:
-                    self.held[slot] = samples[i]
+                    self.positions[slot] = samples[i]
                     store[step, store[step] == slot] = self.capacity  # overwritten in the same step
                     store[step, i] = slot
         return ReservoirPlan(store, drawn, slots, enough)

@@ -181,7 +181,7 @@ class _LastHidden:
     """Computes the input of a network's last linear layer, or random ReLU features of it."""
 
     def __init__(self, module: nn.Module, random_features: int, seed: int) -> None:
-        layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
+        layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
         if not layers:
             raise InvalidInputError("the network has no Linear layer; expected at least one")
         self._module = module

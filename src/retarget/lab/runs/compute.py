@@ -84,11 +84,12 @@ def compute_group(group: RunGroup, elsewhere: bool = False) -> Ending:
 def _require_same(group: RunGroup) -> None:
     identities = identities_of(group.configs, group.family)
     for here, identity in zip(identities, group.identities, strict=True):
-        for part in ("data", "code", "packages"):
-            if getattr(here, part) != getattr(identity, part):
+        for source in ("data", "code", "packages"):
+            if getattr(here, source) != getattr(identity, source):
                 raise RuntimeError(
-                    f"this worker has different {part} from the machine that sent the run: "
-                    f"{getattr(here, part)}, not {getattr(identity, part)}; use the same on both"
+                    f"this worker has different {source} from the machine that sent the run: "
+                    f"{getattr(here, source)}, not {getattr(identity, source)}; use the same on "
+                    "both"
                 )
 
 

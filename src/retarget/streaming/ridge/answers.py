@@ -10,8 +10,8 @@ from torch import Tensor
 from retarget.errors import InvalidInputError
 from retarget.samples import library_of, take
 from retarget.settings import in_plain_torch
-from retarget.streaming.ridge.moments import RidgeSolution
 from retarget.streaming.ridge.rows import RidgeState, SampleRows
+from retarget.streaming.ridge.solution import RidgeSolution, solve
 from retarget.streaming.ridge.spread import LeftOut, Spread, left_out, noise_of, spread_of
 from retarget.streaming.ridge.views import Views
 
@@ -154,7 +154,7 @@ class RidgeAnswers:
         known = self._solution
         if known is not None and known[0] is learned:
             return known[1]
-        solution = learned.moments.solve(self.gamma)
+        solution = solve(learned.moments, self.gamma)
         self._solution = learned, solution
         return solution
 

@@ -12,43 +12,25 @@ A tensor of these sums is never written to: a change makes new ones. So a copy c
 threads may read while one learns, and what is interrupted changes nothing.
 
 With an intercept the sums are kept about the means (Chan, Golub and LeVeque, 1983), so that
-features far from the origin cost no digits. Without one the means are held at zero.
+features far from the origin cost no digits. Without one the means are held at zero. `solution`
+turns them into weights.
 """
 
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from retarget.engine.condition import expected_digits, inverse_norm
-from retarget.errors import (
-    InvalidInputError,
-    NotPositiveDefiniteError,
-    PrecisionWarning,
-    warn_caller,
-)
+from retarget.errors import InvalidInputError
 from retarget.state_files import require_shape
 from retarget.streaming.ridge.kept import rearranged
-from retarget.streaming.ridge.search import (
-    BETTER_SCORE,
-    LEAST_ERROR,
-    BestRidge,
-    Eigen,
-    RidgeProblem,
-    are_few,
-    best_ridge,
-    low_rank_eigen,
-    probes,
-)
+from retarget.streaming.ridge.search import probes
+from retarget.streaming.ridge.solution import COARSER, factor_of, largest_entry
 from retarget.streaming.ridge.triangle import Triangle
 
-LARGE_FEATURES = 1e6  # larger ones are worth a remark if there is no solution
-LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates
-# A pivot of C + gamma I below this share of its diagonal entry may be rounding alone.
-LEAST_PIVOT = {torch.float64: 1e-13, torch.float32: 3e-6}
 # How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
 # How far features of the same sample may be apart that were computed twice, in units of rounding of
@@ -59,8 +41,6 @@ MEAN_ROUNDING = 64 * torch.finfo(torch.float64).eps
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
 LARGEST_SUM = 2.0**53 * LARGEST_NUMBER**3  # of products of two numbers and a weight
-# Forgetting is reported if it cost a digit, and fewer than this many are left.
-ENOUGH_DIGITS = {torch.float64: 4.0, torch.float32: 2.0}
 # The numbers and the sums of a saved state, and the shapes of the sums: m features, c outputs, t
 # numbers of a triangle, k probes.
 NUMBERS = {
@@ -79,16 +59,6 @@ SUMS = {
     "power": "c",
     "shared": "mk",
 }
-# How much larger the rounding errors of C are than in float64.
-COARSER = {torch.float64: 1.0, torch.float32: 1e5}
-
-
-class RidgeSolution(NamedTuple):
-    """A ridge regression: the prediction is features @ weights + intercept."""
-
-    weights: Tensor
-    intercept: Tensor
-    gamma: float
 
 
 class Moments:
@@ -268,7 +238,7 @@ class Moments:
 
     def to_state(self) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Returns the state as plain numbers and tensors."""
-        self._add_waiting()
+        self.add_waiting()
         numbers = {name: getattr(self, name) for name in NUMBERS}
         tensors = {name: getattr(self, name) for name in SUMS}
         return numbers, tensors | {"triangle": self.triangle.packed()}
@@ -321,169 +291,9 @@ class Moments:
             )
         return sums
 
-    def solve(self, gamma: float | Literal["auto"]) -> RidgeSolution:
-        """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small.
-
-        Args:
-            gamma: The ridge; "auto" is the one with the smallest cross-validation score downhill
-                from the mean diagonal entry of C, to within a factor of 3. (A smaller score may lie
-                behind a hill: with hardly more samples than features it is mostly chance.) The
-                search is on a fixed grid and depends on the sums alone. With many features and
-                samples the scores are estimates, whose errors are alike for all ridges: they
-                hardly change the choice.
-        """
-        few = self._few()
-        weights = None
-        if gamma == "auto":
-            gamma, weights = self._chosen(few)
-        if few is not None and self._is_enough(gamma):
-            weights = few.solve(self.cross, gamma)
-        if weights is not None:
-            return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
-        factor = self._known_factor(gamma)
-        weights = torch.cholesky_solve(self.cross, factor)
-        self._warn_of_rounding(factor, weights)
-        return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
-
-    def inverse(self, gamma: float) -> Tensor | Eigen:
-        """Returns what solves with C + gamma I: its Cholesky factor, or eigenvectors of C."""
-        few = self._few()
-        return few if few is not None and self._is_enough(gamma) else self._known_factor(gamma)
-
-    def ridge_problem(self) -> RidgeProblem:
-        """Returns what the choice of a ridge depends on."""
-        power = float(self.power.sum())
-        return RidgeProblem(
-            self.scatter,
-            self.cross,
-            power,
-            known=LEAST_ERROR * max(power, self.peak_power),
-            weight=self.weight,
-            samples=self.weight**2 / self.squared_weight,
-            intercept=self.intercept,
-            probed=self.shared if self.views > 1 else None,
-        )
-
-    def _chosen(self, few: Eigen | None) -> tuple[float, Tensor | None]:
-        """Returns the best ridge by cross-validation, and its solution if that is known."""
-        diagonal = self.triangle.diagonal()
-        mean = float(diagonal.mean())
-        most = float(diagonal.max())
-        if not mean > 0:
-            return 1.0, None  # all features are zero, or there is one sample: any ridge will do
-        most = max(most, self.peak_scatter)  # below its rounding, no ridge can be told from another
-        lowest = math.ceil(2 * math.log10(1e3 * self._least_ridge(most)))
-        start = max(2 * round(math.log10(mean)), lowest)
-        search = self.ridge_problem(), few, start, lowest
-        best = best_ridge(*search)
-        self._warn_of_choice(best, *search)
-        # what was forgotten asks for the factor, which tells how many digits are left
-        return best.gamma, None if self.peak_scatter else best.weights
-
-    def _few(self) -> Eigen | None:
-        """The eigenvectors of C if it is a sum over few rows."""
-        rows = self.count * self.views
-        if self.peak_scatter or not are_few(rows, self.features):
-            return None
-        return low_rank_eigen(self.scatter, rows)
-
-    def _is_enough(self, gamma: float) -> bool:
-        """Whether this ridge is above the rounding of C."""
-        return gamma > LEAST_PIVOT[self.precision] * (self._largest() + gamma)
-
-    def _known_factor(self, gamma: float) -> Tensor:
-        """The Cholesky factor of C + gamma I, or an error that says which ridge would do."""
-        factor = self._factor(gamma)
-        if factor is not None:
-            return factor
-        most = self._largest()
-        least = self._least_ridge(max(most, self.peak_scatter, 1e-300))
-        size = math.sqrt(most / self.weight)
-        large = f", or scale them down: they are as large as {size:.2g}, as those of a network "
-        large = f"{large}whose training diverged" if size > LARGE_FEATURES else ""
-        raise NotPositiveDefiniteError(
-            f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
-            f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
-            f"more{large}",
-            deficit=0.0,
-            jitter=1e3 * least,
-        )
-
-    def _factor(self, gamma: float) -> Tensor | None:
-        """The Cholesky factor of C + gamma I; None if that is not positive definite."""
-        self._add_waiting()
-        matrix = self.scatter
-        matrix.diagonal().add_(gamma)
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        if info.item() or not bool(factor.diagonal().isfinite().all()):
-            return None
-        pivots = factor.diagonal().square()
-        diagonal = matrix.diagonal()
-        enough = float(pivots.min()) > self._least_ridge(float(diagonal.max()))
-        enough = enough and float((pivots / diagonal).min()) > LEAST_PIVOT[self.precision]
-        result: Tensor = factor
-        return result if enough else None
-
-    def _least_ridge(self, largest: float) -> float:
-        """The ridge below which rounding decides, for this largest entry of C."""
-        return LEAST_RIDGE * COARSER[self.precision] * largest
-
-    def _largest(self) -> float:
-        """The largest entry of C, which is on its diagonal; 0 if rounding left none above it."""
-        return max(float(self.triangle.diagonal().max()), 0.0)
-
-    def _add_waiting(self) -> None:
+    def add_waiting(self) -> None:
         """Adds rows that wait; the sums stay the same, so that others may read them meanwhile."""
         self.triangle = self.triangle.added()
-
-    def _warn_of_rounding(self, factor: Tensor, weights: Tensor) -> None:
-        """Warns if rounding of the sums before a subtraction shows in the solution.
-
-        An error D of C and d of B changes W by (C + gamma I)^-1 (d - D W), and no entry of B is
-        larger than the root of those of C and s.
-        """
-        if not self.peak_scatter:
-            return
-        size = float(weights.abs().max()) or 1.0
-        coarse = torch.finfo(self.precision).eps
-        fine = torch.finfo(torch.float64).eps
-
-        def rounding(scatter: float, power: float) -> float:
-            return coarse * scatter + fine * math.sqrt(scatter * max(power, 0.0)) / size
-
-        now = rounding(self._largest(), float(self.power.max()))
-        then = rounding(self.peak_scatter, self.peak_power)
-        if then <= 10 * now:
-            return
-        inverse = float(inverse_norm(lambda rhs: torch.cholesky_solve(rhs, factor), factor))
-        digits = -math.log10(then * inverse)
-        if digits < ENOUGH_DIGITS[self.precision]:
-            left = f"{max(digits, 0.0):.1f}"
-            _warn_of_forgetting(f"expect {left} correct digits of the solution; use a larger gamma")
-
-    def _warn_of_choice(
-        self, best: BestRidge, problem: RidgeProblem, few: Eigen | None, start: int, lowest: int
-    ) -> None:
-        """Warns if rounding of the sums before a subtraction decided which ridge is the best."""
-        lost = self.peak_scatter / self._largest()
-        spoiled = self.peak_power / max(problem.power, 1e-300)
-        doubtful = lost > 10 and lowest in (best.power, start)
-        if spoiled > 10 and not doubtful:
-            # is its residual lost in rounding, or a better one that is not quite lost?
-            least = 64 * torch.finfo(torch.float64).eps * self.peak_power
-            known = max(LEAST_ERROR * problem.power, least)
-            other = best_ridge(problem._replace(known=known), few, start, lowest)
-            better = other.scores.score(other.gamma) / other.scores.score(best.gamma)
-            residual = best.scores.residual(best.gamma) * self.weight
-            doubtful = residual < 2 * problem.known or better < 1 - BETTER_SCORE
-        if doubtful:
-            digits = min(
-                expected_digits(lost, self.precision), expected_digits(spoiled, torch.float64)
-            )
-            left = f"{max(digits, 0.0):.1f}"
-            _warn_of_forgetting(
-                f"the sums have {left} correct digits, too few to choose gamma; give it"
-            )
 
     def _drift(self, gap: Tensor, target_gap: Tensor) -> tuple[float, Tensor]:
         """How far what is left without these samples may be off, if they were computed again.
@@ -514,7 +324,7 @@ class Moments:
             drift: How far C may be from the sums of any samples.
             target_drift: The same for the columns of B (c,).
         """
-        largest = max(self._largest(), self.peak_scatter)
+        largest = max(largest_entry(self), self.peak_scatter)
         off = float(self._off(self.mean).max())
         target_off = self._off(self.target_mean)
         slack = ROUNDING * COARSER[self.precision] * largest + off * (off + 2 * math.sqrt(largest))
@@ -525,7 +335,7 @@ class Moments:
             return False
         if slack == 0:  # all features are zero
             return not bool(self.cross.any())
-        factor = self._factor(slack)
+        factor = factor_of(self, slack)
         if factor is None:
             return False
         weights = torch.cholesky_solve(self.cross, factor)
@@ -580,12 +390,3 @@ class Moments:
         self.cross = torch.add(self.cross, other.cross.to(self.cross), alpha=sign)
         self.power = torch.add(self.power, other.power.to(self.power), alpha=sign)
         self.shared = torch.add(self.shared, other.shared.to(self.shared), alpha=sign)
-
-
-def _warn_of_forgetting(what: str) -> None:
-    warn_caller(
-        "samples were forgotten that were much larger, or many more, than those that are left, and "
-        f"the rounding errors of the former sums stay: {what}, or learn what is left in a new "
-        "learner",
-        PrecisionWarning,
-    )

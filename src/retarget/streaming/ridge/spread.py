@@ -16,8 +16,9 @@ from torch import Tensor
 
 from retarget.errors import InvalidInputError
 from retarget.streaming.ridge.kept import KeptRows
-from retarget.streaming.ridge.moments import Moments, RidgeSolution
+from retarget.streaming.ridge.moments import Moments
 from retarget.streaming.ridge.search import Eigen
+from retarget.streaming.ridge.solution import RidgeSolution, inverse_of
 
 FEWEST = 2  # samples, to tell the size of an error
 # A leverage can be above 1 by rounding, or so close that nothing is known without the sample.
@@ -63,7 +64,7 @@ class LeftOut(NamedTuple):
 def spread_of(moments: Moments, solution: RidgeSolution) -> Spread:
     """Factors C + gamma I once, for any number of samples."""
     constant = 1 / moments.weight if moments.intercept else 0.0
-    inverse = moments.inverse(solution.gamma)
+    inverse = inverse_of(moments, solution.gamma)
     return Spread(moments.mean, solution.gamma, constant, inverse)
 
 
