@@ -64,7 +64,9 @@ from retarget.kernels.lookup import named_class
 from retarget.progress import PatientBar
 from retarget.settings import in_plain_torch
 
-PASSES = 24  # estimated passes over the rows, for the progress bar
+# Passes over the rows, for the progress bar: of folds of a stream, and of a long stream.
+PASSES = 24
+PASSES_ON_DISK = 13
 MOST_ROWS_SHOWN = 100_000  # of a stream that is too long for memory
 
 
@@ -122,7 +124,8 @@ def _bar(parted: Split) -> PatientBar:
     rows = len(parted.stream)
     if parted.on_disk is None:
         return PatientBar("diagnosing", PASSES * rows)
-    return PatientBar(f"diagnosing {rows:,} rows", PASSES * rows, unit="rows of a pass")
+    total = PASSES_ON_DISK * rows
+    return PatientBar(f"diagnosing {rows:,} rows", total, unit="rows of a pass")
 
 
 @in_plain_torch
