@@ -1,6 +1,6 @@
 """The baselines of Fig. 8 that train the network itself, which takes minutes to an hour each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -41,6 +41,7 @@ class Tuning(Config):
         capacity: Sentences that replay stores, a random sample of all so far.
         intents: How many of the intents; None for all.
         per_intent: How many sentences of each, in both sets; None for all.
+        device: Where the network is trained.
     """
 
     data: Source
@@ -53,6 +54,7 @@ class Tuning(Config):
     capacity: int = Field(default=0, ge=0)
     intents: Count | None = None
     per_intent: Count | None = None
+    device: str = "cpu"
 
 
 class TunedEncoder(nn.Module):
@@ -83,7 +85,7 @@ class Tuner:
         encoder = minilm.load_minilm()
         with torch.no_grad():
             width = encoder(**minilm.as_tokens(self.texts[:1])).shape[1]
-        self.network = TunedEncoder(encoder, width, len(data.names))
+        self.network = TunedEncoder(encoder, width, len(data.names)).to(config.device)
         self.stored: list[int] = []
         self.seen = 0
 
@@ -107,8 +109,9 @@ class Tuner:
         self.network.train()
         with PatientBar("steps of fine-tuning", steps) as bar:
             for batch in self._batches(rows):
-                scores = self.network(**minilm.as_tokens([self.texts[row] for row in batch]))
-                loss = functional.cross_entropy(scores[:, :classes], self.labels[batch])
+                scores = self._scores([self.texts[row] for row in batch])
+                answers = self.labels[batch].to(scores.device)
+                loss = functional.cross_entropy(scores[:, :classes], answers)
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -150,11 +153,16 @@ class Tuner:
         self.network.eval()
         texts = [self.texts[row] for row in rows]
         with torch.no_grad():
-            scores = minilm.by_length(
-                "answers", texts, lambda some: self.network(**minilm.as_tokens(some))
-            )
+            scores = minilm.by_length("answers", texts, lambda some: self._scores(some).cpu())
         best: np.ndarray = scores[:, :classes].argmax(1)
         return best
+
+    def _scores(self, texts: Sequence[str]) -> Tensor:
+        """(n, classes)."""
+        tokens = minilm.as_tokens(texts)
+        device = self.config.device
+        scores: Tensor = self.network(**{name: each.to(device) for name, each in tokens.items()})
+        return scores
 
     @property
     def stored_bytes(self) -> int:
@@ -165,7 +173,8 @@ class Tuner:
 def run(config: Tuning) -> pl.DataFrame:
     """Computes accuracy after each task, on the queries of the intents so far."""
     data = intent_data(config.data, config.intents, config.per_intent, None)
-    with torch.random.fork_rng(devices=[]):
+    device = torch.device(config.device)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)  # for dropout
         return pl.DataFrame(list(_points(config, data)), schema=COLUMNS)
 

@@ -27,6 +27,7 @@ from retarget.lab.experiment import Config, Count, Family, Positive, one_by_one
 from retarget.lab.figures.intent_learners import (
     BASELINES,
     IntentStream,
+    Ridge,
     kept_bytes,
     learn_ridge,
     random_relu,
@@ -211,7 +212,7 @@ def run(config: Intents) -> pl.DataFrame:
         return _forgetting(config, data, stream, rows)
     variance = None
     if config.learner in RIDGES:
-        scores, variance = _ridge_scores(config, stream, rows)
+        scores, variance = _ridge_scores(config)
     else:
         scores = BASELINES[config.learner](stream, config.seed)
     width = stream.features.shape[1]
@@ -255,26 +256,27 @@ def _stream(config: Intents, data: IntentData) -> tuple[IntentStream, Tensor, np
     return stream, torch.from_numpy(labels[data.asked]), rows
 
 
-def _ridge_scores(
-    config: Intents, stream: IntentStream, rows: np.ndarray
-) -> tuple[list[Tensor], Tensor]:
+def _ridge_scores(config: Intents) -> tuple[list[Tensor], Tensor]:
     """Scores at each stop and the last variances; the mean of two learners for "both"."""
-    kinds = ["tangents", "random features"] if "both" in config.learner else [config.learner]
+    kinds = ("tangents", "random features") if config.learner == "both" else (config.learner,)
+    learned = [_learned(config.model_copy(update={"learner": kind})) for kind in kinds]
+    scores = [torch.stack(each).mean(0) for each in zip(*(r.scores for r in learned), strict=True)]
+    return scores, torch.stack([each.variance for each in learned]).mean(0)
+
+
+@lru_cache(maxsize=2)  # "both" comes after its two learners, of which nothing is computed anew
+def _learned(config: Intents) -> Ridge:
+    """One ridge regression on the stream in the seed's order."""
+    data = intent_data(config.data, config.intents, config.per_intent, config.fold)
+    stream, _, rows = _stream(config, data)
+    kinds = KINDS[1:] if config.learner == "one ridge on both" else (config.learner,)
     chosen = config.data, config.intents, config.per_intent
     sizes = config.features, config.combinations
     grams = [_gram(*chosen, kind, *sizes) for kind in kinds]
-    if config.learner == "one ridge on both":
-        grams = [(grams[0] + grams[1]) / 2]
-    data = intent_data(*chosen, config.fold)
+    gram = grams[0] if len(grams) == 1 else (grams[0] + grams[1]) / 2
     asked = np.concatenate([data.asked, data.outside])
-    learned = []
-    for gram in grams:
-        own = gram[rows][:, rows]
-        queries = gram[asked][:, rows]
-        norms = stream.queries.new_ones(len(asked))
-        learned.append(learn_ridge(own, queries, norms, stream, config.gamma))
-    scores = [torch.stack(each).mean(0) for each in zip(*(r.scores for r in learned), strict=True)]
-    return scores, torch.stack([each.variance for each in learned]).mean(0)
+    norms = stream.queries.new_ones(len(asked))
+    return learn_ridge(gram[rows][:, rows], gram[asked][:, rows], norms, stream, config.gamma)
 
 
 @lru_cache(maxsize=2)
