@@ -1,6 +1,7 @@
 """Fine-tuning beside Fig. 8: what is trained on what, and what is stored."""
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -90,3 +91,23 @@ def test_predictions_are_of_the_intents_so_far():
     texts = [known.texts[row] for row in data.asked[:3]]
     scores = known.network(**minilm.as_tokens(texts))
     assert known.predict(data.asked[:3], 6).tolist() == scores.argmax(1).tolist()
+
+
+def test_runs_of_a_figure_are_told_apart():
+    learners = {"joint": {"lr": 0.002}, "replay": {"capacity": 4}, "fine-tuning": {}}
+    tables = [
+        intent_tuning.run(config(learner=learner, epochs=1, **more)).with_columns(seed=seed)
+        for learner, more in learners.items()
+        for seed in (0, 1)
+    ]
+    again = config(learner="replay", epochs=1, capacity=1000)
+    table = pl.concat([*tables, intent_tuning.run(again).with_columns(seed=0)])
+    (axes,) = intents.draw(table).axes
+    lines = {line.get_label().split(":")[0]: line for line in axes.lines}
+    names = ["joint, all kept, rate 0.002", "replay, 4 stored", "replay, 1,000 stored"]
+    assert list(lines) == [*names, "fine-tuning"]
+    few, many = (lines[name] for name in names[1:])
+    assert few.get_color() == many.get_color()
+    assert few.get_linestyle() != many.get_linestyle()
+    (shown,) = intents.summarize(table)
+    assert list(shown.columns[0].cells) == list(lines)

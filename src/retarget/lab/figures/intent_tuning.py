@@ -56,6 +56,15 @@ class Tuning(Config):
     per_intent: Count | None = None
     device: str = "cpu"
 
+    @property
+    def name(self) -> str:
+        """The learner, and what runs of a figure differ in."""
+        return {
+            "joint": f"joint, rate {self.lr:g}",
+            "fine-tuning": "fine-tuning",
+            "replay": f"replay, {self.capacity:,} stored",
+        }[self.learner]
+
 
 class TunedEncoder(nn.Module):
     """The network with a head on the mean of the tokens, which starts at zero."""
@@ -191,7 +200,7 @@ def _points(config: Tuning, data: IntentData) -> Iterator[dict[str, object]]:
         asked = data.asked[labels[data.asked] < stop]
         yield {
             "data": config.data,
-            "learner": config.learner,
+            "learner": config.name,
             "test": "official",
             "sentences": len(data.learned),
             "bytes": data.text_bytes if config.learner == "joint" else tuner.stored_bytes,

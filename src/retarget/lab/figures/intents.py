@@ -1,5 +1,6 @@
 """Fig. 8: a pretrained network of sentences learns new intents, one after another."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -130,7 +131,7 @@ class IntentData:
         self.names = sorted(set(train.intents))[:intents]
         train, test = (_first(each, self.names, per_intent) for each in (train, test))
         if per_intent is not None:
-            strangers = strangers[: 10 * per_intent]
+            strangers = strangers[: 2 * per_intent]
         self.parts = train.texts, test.texts, strangers
         self.intents = np.array([*train.intents, *test.intents])
         ends = np.cumsum([len(texts) for texts in self.parts])
@@ -342,6 +343,7 @@ COLORS = {
     "replay": "#8C564B",
     "fine-tuning": "#F0A0A0",
 }
+DASHES = "-", "--", ":", "-."  # of learners of one kind
 TITLES = {"banking77": "Banking77", "clinc150": "CLINC150"}
 NAMES = {
     "both": "mean of the next two",
@@ -392,12 +394,14 @@ def _draw_curves(axes: Axes, name: str, curves: pl.DataFrame) -> None:
         for learner, part in _by_learner(curves)
     }
     remembered = [end for end in ends.values() if end > REMEMBERS]
+    dashes = {kind: itertools.cycle(DASHES) for kind in COLORS}
     for learner, part in _by_learner(curves):
-        label = f"{NAMES.get(learner, learner)}: {ends[learner]:.3f}"
+        kind = _kind(learner)
+        label = f"{_name(learner)}: {ends[learner]:.3f}"
         if remembered and ends[learner] <= REMEMBERS:
             label += ", below"
-        line = {"label": label, "lw": 1.8 if learner == "both" else 1.3}
-        draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[learner], **line)
+        line = {"label": label, "lw": 1.8 if learner == "both" else 1.3, "ls": next(dashes[kind])}
+        draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[kind], **line)
     axes.set_xlabel("intents learned, one after another")
     axes.set_ylabel("accuracy on the test sentences of these")
     if remembered:  # who forgets nearly everything leaves the picture, so that the others differ
@@ -410,21 +414,31 @@ def _mean(numbers: pl.Series) -> float:
 
 
 def _by_learner(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    present = set(table["learner"])
-    return [(learner, table.filter(learner=learner)) for learner in COLORS if learner in present]
+    present = table["learner"].unique(maintain_order=True).to_list()
+    ordered = sorted(present, key=lambda learner: list(COLORS).index(_kind(learner)))
+    return [(learner, table.filter(learner=learner)) for learner in ordered]
+
+
+def _kind(learner: str) -> str:
+    """The learner without what follows the comma, which tells those of one kind apart."""
+    return learner.partition(",")[0]
+
+
+def _name(learner: str) -> str:
+    kind, comma, rest = learner.partition(",")
+    return NAMES.get(kind, kind) + comma + rest
 
 
 def _draw_out_of_scope(axes: Axes, name: str, asked: pl.DataFrame) -> None:
     letter(axes, name, "sentences without any of the intents")
     by_learner = _by_learner(asked)
     for place, (learner, part) in enumerate(by_learner):
-        axes.plot(_mean(part["auroc"]), place, "o", color=COLORS[learner])
+        color = COLORS[_kind(learner)]
+        axes.plot(_mean(part["auroc"]), place, "o", color=color)
         by_ratio = part["auroc_std"].drop_nulls()
         if len(by_ratio):
-            axes.plot(_mean(by_ratio), place, "D", color=COLORS[learner], mfc="none")
-    axes.set_yticks(
-        range(len(by_learner)), [NAMES.get(learner, learner) for learner, _ in by_learner]
-    )
+            axes.plot(_mean(by_ratio), place, "D", color=color, mfc="none")
+    axes.set_yticks(range(len(by_learner)), [_name(learner) for learner, _ in by_learner])
     axes.set_xlim(right=1)
     axes.set_xlabel("AUROC of the largest score (diamonds: score / standard deviation)")
     axes.invert_yaxis()
@@ -473,7 +487,7 @@ def _accuracies(title: str, part: pl.DataFrame) -> RenderableType:
         numbers = [
             mean_and_error(rows[name].drop_nulls()) for name in ("accuracy", "auroc", "auroc_std")
         ]
-        shown.add_row(NAMES.get(learner, learner), *numbers, decimal(int(rows["bytes"][0])))
+        shown.add_row(_name(learner), *numbers, decimal(int(rows["bytes"][0])))
     return shown
 
 
