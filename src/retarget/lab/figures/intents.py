@@ -434,10 +434,10 @@ def _draw_out_of_scope(axes: Axes, name: str, asked: pl.DataFrame) -> None:
     by_learner = _by_learner(asked)
     for place, (learner, part) in enumerate(by_learner):
         color = COLORS[_kind(learner)]
-        axes.plot(_mean(part["auroc"]), place, "o", color=color)
+        axes.plot(_mean(part["auroc"]), place, "o", color=color, clip_on=False)
         by_ratio = part["auroc_std"].drop_nulls()
         if len(by_ratio):
-            axes.plot(_mean(by_ratio), place, "D", color=color, mfc="none")
+            axes.plot(_mean(by_ratio), place, "D", color=color, mfc="none", clip_on=False)
     axes.set_yticks(range(len(by_learner)), [_name(learner) for learner, _ in by_learner])
     axes.set_xlim(right=1)
     axes.set_xlabel("AUROC of the largest score (diamonds: score / standard deviation)")
