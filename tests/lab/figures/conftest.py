@@ -49,7 +49,7 @@ def own_folders(made_data, tmp_path, monkeypatch):
     monkeypatch.setattr(minilm, "load_minilm", lambda: minilm.SentenceEncoder(MadeBert()).eval())
     monkeypatch.setattr(minilm, "as_tokens", made_tokens)
     monkeypatch.setattr(
-        intents, "tangents", lambda texts, features, combinations: made_features(texts, features)
+        intents, "tangents", lambda texts, features, *_, device: made_features(texts, features)
     )
 
 

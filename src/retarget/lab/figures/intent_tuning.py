@@ -162,15 +162,13 @@ class Tuner:
         self.network.eval()
         texts = [self.texts[row] for row in rows]
         with torch.no_grad():
-            scores = minilm.by_length("answers", texts, lambda some: self._scores(some).cpu())
+            scores = minilm.by_length("answers", texts, self._scores)
         best: np.ndarray = scores[:, :classes].argmax(1)
         return best
 
     def _scores(self, texts: Sequence[str]) -> Tensor:
         """(n, classes)."""
-        tokens = minilm.as_tokens(texts)
-        device = self.config.device
-        scores: Tensor = self.network(**{name: each.to(device) for name, each in tokens.items()})
+        scores: Tensor = self.network(**minilm.as_tokens(texts, self.config.device))
         return scores
 
     @property

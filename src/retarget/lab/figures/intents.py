@@ -83,6 +83,7 @@ class Intents(Config):
         per_intent: How many sentences of each, in both sets; None for all.
         fold: None for the official test set, or which fifth of the training set is the test.
         combinations: Of the network's outputs, for the tangents.
+        device: Where tangents, and ridge regressions on them and other rows, are computed.
     """
 
     data: Source
@@ -98,6 +99,7 @@ class Intents(Config):
     per_intent: Count | None = None
     fold: int | None = Field(default=None, ge=0, lt=FOLDS)
     combinations: Count = 1
+    device: str = "cpu"
 
 
 def intent_checksums(data: Source) -> Mapping[str, str]:
@@ -155,13 +157,22 @@ class IntentData:
         """The size of the learned sentences."""
         return sum(len(self.parts[0][row].encode()) for row in self.learned)
 
-    def rows(self, kind: str, features: int, combinations: int) -> Tensor:
+    def embedded(self) -> Tensor:
+        """(sentences, 384) the network's outputs for all parts, of length 1."""
+        of_parts = [embeddings(texts) for texts in self.parts if texts]
+        return torch.from_numpy(np.concatenate(of_parts))
+
+    def rows(self, kind: str, features: int, combinations: int, device: str) -> Tensor:
         """(sentences, d) rows of length 1, of all parts."""
         if kind == "tangents":
-            of_parts = [tangents(texts, features, combinations) for texts in self.parts if texts]
-            return functional.normalize(torch.from_numpy(np.concatenate(of_parts)), dim=1)
-        of_parts = [embeddings(texts) for texts in self.parts if texts]
-        embedded = torch.from_numpy(np.concatenate(of_parts))
+            of_parts = [
+                tangents(texts, features, combinations, device=device)
+                for texts in self.parts
+                if texts
+            ]
+            every = torch.from_numpy(np.concatenate(of_parts)).to(device)
+            return functional.normalize(every, dim=1)
+        embedded = self.embedded().to(device)
         return random_relu(embedded, features) if kind == "random features" else embedded
 
 
@@ -246,7 +257,7 @@ def _stream(config: Intents, data: IntentData) -> tuple[IntentStream, Tensor, np
     rows = data.learned[np.argsort(labels[data.learned], kind="stable")]
     last = len(data.names)
     counts = np.bincount(labels[rows], minlength=last)
-    embedded = data.rows("embeddings", 0, 0)
+    embedded = data.embedded()
     stream = IntentStream(
         features=embedded[rows],
         labels=torch.from_numpy(labels[rows]),
@@ -273,11 +284,12 @@ def _learned(config: Intents) -> Ridge:
     kinds = KINDS[1:] if config.learner == "one ridge on both" else (config.learner,)
     chosen = config.data, config.intents, config.per_intent
     sizes = config.features, config.combinations
-    grams = [_gram(*chosen, kind, *sizes) for kind in kinds]
+    grams = [_gram(*chosen, kind, *sizes, config.device) for kind in kinds]
     gram = grams[0] if len(grams) == 1 else (grams[0] + grams[1]) / 2
     asked = np.concatenate([data.asked, data.outside])
-    norms = stream.queries.new_ones(len(asked))
-    return learn_ridge(gram[rows][:, rows], gram[asked][:, rows], norms, stream, config.gamma)
+    norms = gram.new_ones(len(asked))
+    learned = learn_ridge(gram[rows][:, rows], gram[asked][:, rows], norms, stream, config.gamma)
+    return Ridge([each.cpu() for each in learned.scores], learned.variance.cpu())
 
 
 @lru_cache(maxsize=2)
@@ -288,10 +300,11 @@ def _gram(
     kind: str,
     features: int,
     combinations: int,
+    device: str,
 ) -> Tensor:
     """(sentences, n) products of all sentences' rows with those of the training set."""
     known = intent_data(data, intents, per_intent, None)
-    Phi = known.rows(kind, features, combinations)
+    Phi = known.rows(kind, features, combinations, device)
     return Phi @ Phi[known.learned].mT
 
 
@@ -299,7 +312,8 @@ def _forgetting(
     config: Intents, data: IntentData, stream: IntentStream, rows: np.ndarray
 ) -> pl.DataFrame:
     """Learns all, forgets the first intent, and compares with learning all others anew."""
-    Phi = data.rows(config.learner, config.features, config.combinations).double()
+    sizes = config.features, config.combinations
+    Phi = data.rows(config.learner, *sizes, config.device).cpu().double()  # timed on the CPU
     X = Phi[rows]
     queries = Phi[data.asked]
     Y = functional.one_hot(stream.labels, len(stream.ends)).double()
