@@ -38,6 +38,12 @@ def test_joint_training_and_one_after_another():
     assert joint["bytes"][0] > alone["bytes"][0] == 0
 
 
+def test_a_fold_of_the_training_set_is_the_test():
+    table = intent_tuning.run(config(learner="joint", fold=1))
+    assert table["test"].to_list() == ["folds"]
+    assert table["sentences"].to_list() == [48]
+
+
 def test_loss_and_rate_of_the_head():
     known, data = tuner(learner="fine-tuning", lr=1e-9, head_lr=0.03)
     labels = known.labels.numpy()

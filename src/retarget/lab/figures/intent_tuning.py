@@ -14,6 +14,7 @@ from retarget.lab.data import minilm
 from retarget.lab.experiment import Config, Count, Family, Positive, one_by_one
 from retarget.lab.figures.intents import (
     COLUMNS,
+    FOLDS,
     IntentData,
     Source,
     draw,
@@ -41,6 +42,7 @@ class Tuning(Config):
         capacity: Sentences that replay stores, a random sample of all so far.
         intents: How many of the intents; None for all.
         per_intent: How many sentences of each, in both sets; None for all.
+        fold: None for the official test set, or which fifth of the training set is the test.
         device: Where the network is trained.
     """
 
@@ -54,6 +56,7 @@ class Tuning(Config):
     capacity: int = Field(default=0, ge=0)
     intents: Count | None = None
     per_intent: Count | None = None
+    fold: int | None = Field(default=None, ge=0, lt=FOLDS)
     device: str = "cpu"
 
     @property
@@ -179,7 +182,7 @@ class Tuner:
 
 def run(config: Tuning) -> pl.DataFrame:
     """Computes accuracy after each task, on the queries of the intents so far."""
-    data = intent_data(config.data, config.intents, config.per_intent, None)
+    data = intent_data(config.data, config.intents, config.per_intent, config.fold)
     device = torch.device(config.device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)  # for dropout
@@ -199,7 +202,7 @@ def _points(config: Tuning, data: IntentData) -> Iterator[dict[str, object]]:
         yield {
             "data": config.data,
             "learner": config.name,
-            "test": "official",
+            "test": "official" if config.fold is None else "folds",
             "sentences": len(data.learned),
             "bytes": data.text_bytes if config.learner == "joint" else tuner.stored_bytes,
             "intents": stop,
