@@ -41,7 +41,8 @@ def own_folders(made_data, tmp_path, monkeypatch):
         frames._frames_checksum,
         backbones._network_checksum,
         intents.intent_data,
-        intents._gram,
+        intents._kept_products,
+        intents._learned,
     ):
         function.cache_clear()
     # the network's weights are a package that need not be installed

@@ -276,7 +276,7 @@ def _ridge_scores(config: Intents) -> tuple[list[Tensor], Tensor]:
     return scores, torch.stack([each.variance for each in learned]).mean(0)
 
 
-@lru_cache(maxsize=2)  # "both" comes after its two learners, of which nothing is computed anew
+@lru_cache(maxsize=2)  # "both" comes after its two learners: see `_together`
 def _learned(config: Intents) -> Ridge:
     """One ridge regression on the stream in the seed's order."""
     data = intent_data(config.data, config.intents, config.per_intent, config.fold)
@@ -284,7 +284,8 @@ def _learned(config: Intents) -> Ridge:
     kinds = KINDS[1:] if config.learner == "one ridge on both" else (config.learner,)
     chosen = config.data, config.intents, config.per_intent
     sizes = config.features, config.combinations
-    grams = [_gram(*chosen, kind, *sizes, config.device) for kind in kinds]
+    gram_of = _products if config.learner == "ridge" else _kept_products
+    grams = [gram_of(*chosen, kind, *sizes, config.device) for kind in kinds]
     gram = grams[0] if len(grams) == 1 else (grams[0] + grams[1]) / 2
     asked = np.concatenate([data.asked, data.outside])
     norms = gram.new_ones(len(asked))
@@ -292,8 +293,7 @@ def _learned(config: Intents) -> Ridge:
     return Ridge([each.cpu() for each in learned.scores], learned.variance.cpu())
 
 
-@lru_cache(maxsize=2)
-def _gram(
+def _products(
     data: Source,
     intents: int | None,
     per_intent: int | None,
@@ -306,6 +306,9 @@ def _gram(
     known = intent_data(data, intents, per_intent, None)
     Phi = known.rows(kind, features, combinations, device)
     return Phi @ Phi[known.learned].mT
+
+
+_kept_products = lru_cache(maxsize=2)(_products)  # of random features, and of tangents
 
 
 def _forgetting(
@@ -511,6 +514,19 @@ def _notice(configs: Sequence[Any]) -> str:
     return ""
 
 
+def _together(config: Intents) -> str | None:
+    """One process computes the ridge regressions of one order, so that "both" finds its two."""
+    return config.model_dump_json(exclude={"learner"}) if config.learner in RIDGES else None
+
+
 FAMILIES = {
-    "intents": Family(Intents, one_by_one(run), draw, summarize, intent_checksums, notice=_notice)
+    "intents": Family(
+        Intents,
+        one_by_one(run),
+        draw,
+        summarize,
+        intent_checksums,
+        together=_together,
+        notice=_notice,
+    )
 }
