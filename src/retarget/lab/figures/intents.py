@@ -509,7 +509,8 @@ def _accuracies(title: str, part: pl.DataFrame) -> RenderableType:
 
 
 def _notice(configs: Sequence[Any]) -> str:
-    if any(config.learner in ("tangents", "both", "one ridge on both") for config in configs):
+    slow = ("tangents", "both", "one ridge on both")
+    if any(config.learner in slow and config.device == "cpu" for config in configs):
         return "Tangents are computed once and cached: about 20 ms of one core for each sentence."
     return ""
 
