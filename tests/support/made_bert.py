@@ -20,8 +20,8 @@ class MadeBert(nn.Module):
         )
 
 
-def made_tokens(texts):
+def made_tokens(texts, device="cpu"):
     longest = max(map(len, texts))
     ids = torch.tensor([[ord(c) % 30 for c in text.ljust(longest)] for text in texts])
     mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
-    return {"input_ids": ids, "attention_mask": mask}
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}

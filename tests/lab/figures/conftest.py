@@ -41,7 +41,8 @@ def own_folders(made_data, tmp_path, monkeypatch):
         frames._frames_checksum,
         backbones._network_checksum,
         intents.intent_data,
-        intents._gram,
+        intents._kept_products,
+        intents._learned,
     ):
         function.cache_clear()
     # the network's weights are a package that need not be installed
@@ -49,7 +50,7 @@ def own_folders(made_data, tmp_path, monkeypatch):
     monkeypatch.setattr(minilm, "load_minilm", lambda: minilm.SentenceEncoder(MadeBert()).eval())
     monkeypatch.setattr(minilm, "as_tokens", made_tokens)
     monkeypatch.setattr(
-        intents, "tangents", lambda texts, features, combinations: made_features(texts, features)
+        intents, "tangents", lambda texts, features, *_, device: made_features(texts, features)
     )
 
 

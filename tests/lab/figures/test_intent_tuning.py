@@ -1,6 +1,7 @@
 """Fine-tuning beside Fig. 8: what is trained on what, and what is stored."""
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -35,6 +36,12 @@ def test_joint_training_and_one_after_another():
     assert alone["intents"].to_list() == [1, 2, 3, 4, 5, 6]
     assert joint["accuracy"][0] > alone["accuracy"][-1] + 0.3
     assert joint["bytes"][0] > alone["bytes"][0] == 0
+
+
+def test_a_fold_of_the_training_set_is_the_test():
+    table = intent_tuning.run(config(learner="joint", fold=1))
+    assert table["test"].to_list() == ["folds"]
+    assert table["sentences"].to_list() == [48]
 
 
 def test_loss_and_rate_of_the_head():
@@ -90,3 +97,23 @@ def test_predictions_are_of_the_intents_so_far():
     texts = [known.texts[row] for row in data.asked[:3]]
     scores = known.network(**minilm.as_tokens(texts))
     assert known.predict(data.asked[:3], 6).tolist() == scores.argmax(1).tolist()
+
+
+def test_runs_of_a_figure_are_told_apart():
+    learners = {"joint": {"lr": 0.002}, "replay": {"capacity": 4}, "fine-tuning": {}}
+    tables = [
+        intent_tuning.run(config(learner=learner, epochs=1, **more)).with_columns(seed=seed)
+        for learner, more in learners.items()
+        for seed in (0, 1)
+    ]
+    again = config(learner="replay", epochs=1, capacity=1000)
+    table = pl.concat([*tables, intent_tuning.run(again).with_columns(seed=0)])
+    (axes,) = intents.draw(table).axes
+    lines = {line.get_label().split(":")[0]: line for line in axes.lines}
+    names = ["joint, all kept, rate 0.002", "replay, 4 stored", "replay, 1,000 stored"]
+    assert list(lines) == [*names, "fine-tuning"]
+    few, many = (lines[name] for name in names[1:])
+    assert few.get_color() == many.get_color()
+    assert few.get_linestyle() != many.get_linestyle()
+    (shown,) = intents.summarize(table)
+    assert list(shown.columns[0].cells) == list(lines)

@@ -83,6 +83,25 @@ def test_the_end_does_not_depend_on_the_order():
     assert ends[0] == ends[1]
 
 
+def test_both_learns_nothing_anew(monkeypatch):
+    learned = []
+
+    def learn(gram, *given):
+        learned.append(gram)
+        return intent_learners.learn_ridge(gram, *given)
+
+    monkeypatch.setattr(intents, "learn_ridge", learn)
+    together = intents.FAMILIES["intents"].together
+    runs = [config(seed=17, learner=learner) for learner in ("random features", "tangents", "both")]
+    assert len({together(each) for each in runs}) == 1
+    assert together(runs[0]) != together(config(seed=18))
+    assert together(config(learner="SLDA")) is None
+    first, second, both = (intents.run(each) for each in runs)
+    assert len(learned) == 2
+    assert not first.equals(second)
+    assert both["bytes"][0] == 2 * first["bytes"][0]
+
+
 def test_sentences_out_of_scope_are_told_apart():
     table = intents.run(config(learner="random features", features=256))
     assert table["auroc"][-1] > 0.9

@@ -89,12 +89,12 @@ def _transformers() -> Any:
     return transformers
 
 
-def as_tokens(texts: Sequence[str]) -> dict[str, Tensor]:
+def as_tokens(texts: Sequence[str], device: str = "cpu") -> dict[str, Tensor]:
     """Token ids and a mask, padded to the longest of these texts."""
     tokens = _tokenizer()(
         list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt"
     )
-    return {name: tokens[name] for name in ("input_ids", "attention_mask")}
+    return {name: tokens[name].to(device) for name in ("input_ids", "attention_mask")}
 
 
 def embeddings(texts: Sequence[str]) -> np.ndarray:
@@ -111,17 +111,24 @@ def embeddings(texts: Sequence[str]) -> np.ndarray:
 
 
 def tangents(
-    texts: Sequence[str], features: int, combinations: int = 1, seed: int = 0
+    texts: Sequence[str],
+    features: int,
+    combinations: int = 1,
+    seed: int = 0,
+    device: str = "cpu",
 ) -> np.ndarray:
-    """(n, features) tangents of the six layers in float32, cached by the texts."""
+    """(n, features) tangents of the six layers in float32, cached by the texts.
+
+    A device computes the same ones up to rounding.
+    """
     folder = cache_folder("sentences")
     sizes = f"minilm tangents, {features} features, {combinations} combinations, seed {seed}"
     content = (sizes, f"projection {FORMAT}", WEIGHTS_CHECKSUM, *texts)
 
     def compute() -> np.ndarray:
-        network = load_minilm()
+        network = load_minilm().to(device)
         tangent = tangent_map(network, network.tangent_parameters(), features, combinations, seed)
-        return by_length("tangents", texts, lambda some: tangent(as_tokens(some)))
+        return by_length("tangents", texts, lambda some: tangent(as_tokens(some, device)))
 
     return cached_array(folder, "tangents", content, compute)
 
@@ -135,7 +142,7 @@ def by_length(
     with PatientBar(f"{what} of sentences", len(texts)) as bar:
         for first in range(0, len(order), AT_A_TIME):
             rows = order[first : first + AT_A_TIME]
-            parts.append(compute([texts[row] for row in rows]))
+            parts.append(compute([texts[row] for row in rows]).cpu())
             bar.advance(len(rows))
     result = torch.cat(parts)
     places = torch.empty(len(order), dtype=torch.int64)

@@ -148,7 +148,7 @@ def random_relu(embeddings: Tensor, features: int, seed: int = 0) -> Tensor:
     """(n, features) max(0, W x) of unit length, W drawn from the normal distribution."""
     random = torch.Generator("cpu").manual_seed(seed)
     weights = torch.randn((embeddings.shape[1], features), generator=random)
-    return functional.normalize((embeddings @ weights).relu(), dim=1)
+    return functional.normalize((embeddings @ weights.to(embeddings)).relu(), dim=1)
 
 
 def ranking_quality(inside: Tensor, outside: Tensor) -> float:

@@ -1,6 +1,6 @@
 """The baselines of Fig. 8 that train the network itself, which takes minutes to an hour each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from retarget.lab.data import minilm
 from retarget.lab.experiment import Config, Count, Family, Positive, one_by_one
 from retarget.lab.figures.intents import (
     COLUMNS,
+    FOLDS,
     IntentData,
     Source,
     draw,
@@ -41,6 +42,8 @@ class Tuning(Config):
         capacity: Sentences that replay stores, a random sample of all so far.
         intents: How many of the intents; None for all.
         per_intent: How many sentences of each, in both sets; None for all.
+        fold: None for the official test set, or which fifth of the training set is the test.
+        device: Where the network is trained.
     """
 
     data: Source
@@ -53,6 +56,17 @@ class Tuning(Config):
     capacity: int = Field(default=0, ge=0)
     intents: Count | None = None
     per_intent: Count | None = None
+    fold: int | None = Field(default=None, ge=0, lt=FOLDS)
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """The learner, and what runs of a figure differ in."""
+        return {
+            "joint": f"joint, rate {self.lr:g}",
+            "fine-tuning": "fine-tuning",
+            "replay": f"replay, {self.capacity:,} stored",
+        }[self.learner]
 
 
 class TunedEncoder(nn.Module):
@@ -83,7 +97,7 @@ class Tuner:
         encoder = minilm.load_minilm()
         with torch.no_grad():
             width = encoder(**minilm.as_tokens(self.texts[:1])).shape[1]
-        self.network = TunedEncoder(encoder, width, len(data.names))
+        self.network = TunedEncoder(encoder, width, len(data.names)).to(config.device)
         self.stored: list[int] = []
         self.seen = 0
 
@@ -107,8 +121,9 @@ class Tuner:
         self.network.train()
         with PatientBar("steps of fine-tuning", steps) as bar:
             for batch in self._batches(rows):
-                scores = self.network(**minilm.as_tokens([self.texts[row] for row in batch]))
-                loss = functional.cross_entropy(scores[:, :classes], self.labels[batch])
+                scores = self._scores([self.texts[row] for row in batch])
+                answers = self.labels[batch].to(scores.device)
+                loss = functional.cross_entropy(scores[:, :classes], answers)
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -150,11 +165,14 @@ class Tuner:
         self.network.eval()
         texts = [self.texts[row] for row in rows]
         with torch.no_grad():
-            scores = minilm.by_length(
-                "answers", texts, lambda some: self.network(**minilm.as_tokens(some))
-            )
+            scores = minilm.by_length("answers", texts, self._scores)
         best: np.ndarray = scores[:, :classes].argmax(1)
         return best
+
+    def _scores(self, texts: Sequence[str]) -> Tensor:
+        """(n, classes)."""
+        scores: Tensor = self.network(**minilm.as_tokens(texts, self.config.device))
+        return scores
 
     @property
     def stored_bytes(self) -> int:
@@ -164,8 +182,9 @@ class Tuner:
 
 def run(config: Tuning) -> pl.DataFrame:
     """Computes accuracy after each task, on the queries of the intents so far."""
-    data = intent_data(config.data, config.intents, config.per_intent, None)
-    with torch.random.fork_rng(devices=[]):
+    data = intent_data(config.data, config.intents, config.per_intent, config.fold)
+    device = torch.device(config.device)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)  # for dropout
         return pl.DataFrame(list(_points(config, data)), schema=COLUMNS)
 
@@ -182,8 +201,8 @@ def _points(config: Tuning, data: IntentData) -> Iterator[dict[str, object]]:
         asked = data.asked[labels[data.asked] < stop]
         yield {
             "data": config.data,
-            "learner": config.learner,
-            "test": "official",
+            "learner": config.name,
+            "test": "official" if config.fold is None else "folds",
             "sentences": len(data.learned),
             "bytes": data.text_bytes if config.learner == "joint" else tuner.stored_bytes,
             "intents": stop,

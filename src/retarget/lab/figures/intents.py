@@ -1,5 +1,6 @@
 """Fig. 8: a pretrained network of sentences learns new intents, one after another."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -27,6 +28,7 @@ from retarget.lab.experiment import Config, Count, Family, Positive, one_by_one
 from retarget.lab.figures.intent_learners import (
     BASELINES,
     IntentStream,
+    Ridge,
     kept_bytes,
     learn_ridge,
     random_relu,
@@ -81,6 +83,7 @@ class Intents(Config):
         per_intent: How many sentences of each, in both sets; None for all.
         fold: None for the official test set, or which fifth of the training set is the test.
         combinations: Of the network's outputs, for the tangents.
+        device: Where tangents, and ridge regressions on them and other rows, are computed.
     """
 
     data: Source
@@ -96,6 +99,7 @@ class Intents(Config):
     per_intent: Count | None = None
     fold: int | None = Field(default=None, ge=0, lt=FOLDS)
     combinations: Count = 1
+    device: str = "cpu"
 
 
 def intent_checksums(data: Source) -> Mapping[str, str]:
@@ -129,7 +133,7 @@ class IntentData:
         self.names = sorted(set(train.intents))[:intents]
         train, test = (_first(each, self.names, per_intent) for each in (train, test))
         if per_intent is not None:
-            strangers = strangers[: 10 * per_intent]
+            strangers = strangers[: 2 * per_intent]
         self.parts = train.texts, test.texts, strangers
         self.intents = np.array([*train.intents, *test.intents])
         ends = np.cumsum([len(texts) for texts in self.parts])
@@ -153,13 +157,22 @@ class IntentData:
         """The size of the learned sentences."""
         return sum(len(self.parts[0][row].encode()) for row in self.learned)
 
-    def rows(self, kind: str, features: int, combinations: int) -> Tensor:
+    def embedded(self) -> Tensor:
+        """(sentences, 384) the network's outputs for all parts, of length 1."""
+        of_parts = [embeddings(texts) for texts in self.parts if texts]
+        return torch.from_numpy(np.concatenate(of_parts))
+
+    def rows(self, kind: str, features: int, combinations: int, device: str) -> Tensor:
         """(sentences, d) rows of length 1, of all parts."""
         if kind == "tangents":
-            of_parts = [tangents(texts, features, combinations) for texts in self.parts if texts]
-            return functional.normalize(torch.from_numpy(np.concatenate(of_parts)), dim=1)
-        of_parts = [embeddings(texts) for texts in self.parts if texts]
-        embedded = torch.from_numpy(np.concatenate(of_parts))
+            of_parts = [
+                tangents(texts, features, combinations, device=device)
+                for texts in self.parts
+                if texts
+            ]
+            every = torch.from_numpy(np.concatenate(of_parts)).to(device)
+            return functional.normalize(every, dim=1)
+        embedded = self.embedded().to(device)
         return random_relu(embedded, features) if kind == "random features" else embedded
 
 
@@ -211,7 +224,7 @@ def run(config: Intents) -> pl.DataFrame:
         return _forgetting(config, data, stream, rows)
     variance = None
     if config.learner in RIDGES:
-        scores, variance = _ridge_scores(config, stream, rows)
+        scores, variance = _ridge_scores(config)
     else:
         scores = BASELINES[config.learner](stream, config.seed)
     width = stream.features.shape[1]
@@ -244,7 +257,7 @@ def _stream(config: Intents, data: IntentData) -> tuple[IntentStream, Tensor, np
     rows = data.learned[np.argsort(labels[data.learned], kind="stable")]
     last = len(data.names)
     counts = np.bincount(labels[rows], minlength=last)
-    embedded = data.rows("embeddings", 0, 0)
+    embedded = data.embedded()
     stream = IntentStream(
         features=embedded[rows],
         labels=torch.from_numpy(labels[rows]),
@@ -255,48 +268,55 @@ def _stream(config: Intents, data: IntentData) -> tuple[IntentStream, Tensor, np
     return stream, torch.from_numpy(labels[data.asked]), rows
 
 
-def _ridge_scores(
-    config: Intents, stream: IntentStream, rows: np.ndarray
-) -> tuple[list[Tensor], Tensor]:
+def _ridge_scores(config: Intents) -> tuple[list[Tensor], Tensor]:
     """Scores at each stop and the last variances; the mean of two learners for "both"."""
-    kinds = ["tangents", "random features"] if "both" in config.learner else [config.learner]
-    chosen = config.data, config.intents, config.per_intent
-    sizes = config.features, config.combinations
-    grams = [_gram(*chosen, kind, *sizes) for kind in kinds]
-    if config.learner == "one ridge on both":
-        grams = [(grams[0] + grams[1]) / 2]
-    data = intent_data(*chosen, config.fold)
-    asked = np.concatenate([data.asked, data.outside])
-    learned = []
-    for gram in grams:
-        own = gram[rows][:, rows]
-        queries = gram[asked][:, rows]
-        norms = stream.queries.new_ones(len(asked))
-        learned.append(learn_ridge(own, queries, norms, stream, config.gamma))
+    kinds = ("tangents", "random features") if config.learner == "both" else (config.learner,)
+    learned = [_learned(config.model_copy(update={"learner": kind})) for kind in kinds]
     scores = [torch.stack(each).mean(0) for each in zip(*(r.scores for r in learned), strict=True)]
     return scores, torch.stack([each.variance for each in learned]).mean(0)
 
 
-@lru_cache(maxsize=2)
-def _gram(
+@lru_cache(maxsize=2)  # "both" comes after its two learners: see `_together`
+def _learned(config: Intents) -> Ridge:
+    """One ridge regression on the stream in the seed's order."""
+    data = intent_data(config.data, config.intents, config.per_intent, config.fold)
+    stream, _, rows = _stream(config, data)
+    kinds = KINDS[1:] if config.learner == "one ridge on both" else (config.learner,)
+    chosen = config.data, config.intents, config.per_intent
+    sizes = config.features, config.combinations
+    gram_of = _products if config.learner == "ridge" else _kept_products
+    grams = [gram_of(*chosen, kind, *sizes, config.device) for kind in kinds]
+    gram = grams[0] if len(grams) == 1 else (grams[0] + grams[1]) / 2
+    asked = np.concatenate([data.asked, data.outside])
+    norms = gram.new_ones(len(asked))
+    learned = learn_ridge(gram[rows][:, rows], gram[asked][:, rows], norms, stream, config.gamma)
+    return Ridge([each.cpu() for each in learned.scores], learned.variance.cpu())
+
+
+def _products(
     data: Source,
     intents: int | None,
     per_intent: int | None,
     kind: str,
     features: int,
     combinations: int,
+    device: str,
 ) -> Tensor:
     """(sentences, n) products of all sentences' rows with those of the training set."""
     known = intent_data(data, intents, per_intent, None)
-    Phi = known.rows(kind, features, combinations)
+    Phi = known.rows(kind, features, combinations, device)
     return Phi @ Phi[known.learned].mT
+
+
+_kept_products = lru_cache(maxsize=2)(_products)  # of random features, and of tangents
 
 
 def _forgetting(
     config: Intents, data: IntentData, stream: IntentStream, rows: np.ndarray
 ) -> pl.DataFrame:
     """Learns all, forgets the first intent, and compares with learning all others anew."""
-    Phi = data.rows(config.learner, config.features, config.combinations).double()
+    sizes = config.features, config.combinations
+    Phi = data.rows(config.learner, *sizes, config.device).cpu().double()  # timed on the CPU
     X = Phi[rows]
     queries = Phi[data.asked]
     Y = functional.one_hot(stream.labels, len(stream.ends)).double()
@@ -340,6 +360,7 @@ COLORS = {
     "replay": "#8C564B",
     "fine-tuning": "#F0A0A0",
 }
+DASHES = "-", "--", ":", "-."  # of learners of one kind
 TITLES = {"banking77": "Banking77", "clinc150": "CLINC150"}
 NAMES = {
     "both": "mean of the next two",
@@ -390,12 +411,14 @@ def _draw_curves(axes: Axes, name: str, curves: pl.DataFrame) -> None:
         for learner, part in _by_learner(curves)
     }
     remembered = [end for end in ends.values() if end > REMEMBERS]
+    dashes = {kind: itertools.cycle(DASHES) for kind in COLORS}
     for learner, part in _by_learner(curves):
-        label = f"{NAMES.get(learner, learner)}: {ends[learner]:.3f}"
+        kind = _kind(learner)
+        label = f"{_name(learner)}: {ends[learner]:.3f}"
         if remembered and ends[learner] <= REMEMBERS:
             label += ", below"
-        line = {"label": label, "lw": 1.8 if learner == "both" else 1.3}
-        draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[learner], **line)
+        line = {"label": label, "lw": 1.8 if learner == "both" else 1.3, "ls": next(dashes[kind])}
+        draw_band(axes, part.sort("intents"), "intents", "accuracy", COLORS[kind], **line)
     axes.set_xlabel("intents learned, one after another")
     axes.set_ylabel("accuracy on the test sentences of these")
     if remembered:  # who forgets nearly everything leaves the picture, so that the others differ
@@ -408,21 +431,31 @@ def _mean(numbers: pl.Series) -> float:
 
 
 def _by_learner(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    present = set(table["learner"])
-    return [(learner, table.filter(learner=learner)) for learner in COLORS if learner in present]
+    present = table["learner"].unique(maintain_order=True).to_list()
+    ordered = sorted(present, key=lambda learner: list(COLORS).index(_kind(learner)))
+    return [(learner, table.filter(learner=learner)) for learner in ordered]
+
+
+def _kind(learner: str) -> str:
+    """The learner without what follows the comma, which tells those of one kind apart."""
+    return learner.partition(",")[0]
+
+
+def _name(learner: str) -> str:
+    kind, comma, rest = learner.partition(",")
+    return NAMES.get(kind, kind) + comma + rest
 
 
 def _draw_out_of_scope(axes: Axes, name: str, asked: pl.DataFrame) -> None:
     letter(axes, name, "sentences without any of the intents")
     by_learner = _by_learner(asked)
     for place, (learner, part) in enumerate(by_learner):
-        axes.plot(_mean(part["auroc"]), place, "o", color=COLORS[learner])
+        color = COLORS[_kind(learner)]
+        axes.plot(_mean(part["auroc"]), place, "o", color=color, clip_on=False)
         by_ratio = part["auroc_std"].drop_nulls()
         if len(by_ratio):
-            axes.plot(_mean(by_ratio), place, "D", color=COLORS[learner], mfc="none")
-    axes.set_yticks(
-        range(len(by_learner)), [NAMES.get(learner, learner) for learner, _ in by_learner]
-    )
+            axes.plot(_mean(by_ratio), place, "D", color=color, mfc="none", clip_on=False)
+    axes.set_yticks(range(len(by_learner)), [_name(learner) for learner, _ in by_learner])
     axes.set_xlim(right=1)
     axes.set_xlabel("AUROC of the largest score (diamonds: score / standard deviation)")
     axes.invert_yaxis()
@@ -471,16 +504,30 @@ def _accuracies(title: str, part: pl.DataFrame) -> RenderableType:
         numbers = [
             mean_and_error(rows[name].drop_nulls()) for name in ("accuracy", "auroc", "auroc_std")
         ]
-        shown.add_row(NAMES.get(learner, learner), *numbers, decimal(int(rows["bytes"][0])))
+        shown.add_row(_name(learner), *numbers, decimal(int(rows["bytes"][0])))
     return shown
 
 
 def _notice(configs: Sequence[Any]) -> str:
-    if any(config.learner in ("tangents", "both", "one ridge on both") for config in configs):
+    slow = ("tangents", "both", "one ridge on both")
+    if any(config.learner in slow and config.device == "cpu" for config in configs):
         return "Tangents are computed once and cached: about 20 ms of one core for each sentence."
     return ""
 
 
+def _together(config: Intents) -> str | None:
+    """One process computes the ridge regressions of one order, so that "both" finds its two."""
+    return config.model_dump_json(exclude={"learner"}) if config.learner in RIDGES else None
+
+
 FAMILIES = {
-    "intents": Family(Intents, one_by_one(run), draw, summarize, intent_checksums, notice=_notice)
+    "intents": Family(
+        Intents,
+        one_by_one(run),
+        draw,
+        summarize,
+        intent_checksums,
+        together=_together,
+        notice=_notice,
+    )
 }
