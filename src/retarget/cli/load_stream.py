@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from retarget.diagnosis.options import DiagnosisOptions
     from retarget.diagnosis.result import Diagnosis
-    from retarget.diagnosis.tables.portions import Source
+    from retarget.diagnosis.tables.portions import RowSource
     from retarget.diagnosis.tables.roles import Roles
 
 DIGITS = ("digit",)  # the target of the embedded digits
@@ -96,7 +96,7 @@ def diagnosed(
     return diagnose_source(source, names, roles, options, place, scored)
 
 
-def long_source(asked: StreamOptions) -> "Source | None":
+def long_source(asked: StreamOptions) -> "RowSource | None":
     """Returns the rows of a folder, a pattern or a long file; None for others."""
     from retarget.diagnosis.tables.portions import Files, files_named, may_be_long
     from retarget.storage import user_path

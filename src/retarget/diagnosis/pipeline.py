@@ -13,7 +13,7 @@ from retarget.diagnosis.options import Auto, DiagnosisOptions, learner_options
 from retarget.diagnosis.result import Diagnosis
 from retarget.diagnosis.splitting import split_source, split_table
 from retarget.diagnosis.tables.frames import assembled, assembled_test
-from retarget.diagnosis.tables.portions import Source, source_of
+from retarget.diagnosis.tables.portions import RowSource, source_of
 from retarget.diagnosis.tables.roles import Impute, Roles
 from retarget.errors import InvalidInputError, InvalidTypeError, a_type
 from retarget.kernels import Kernel
@@ -167,7 +167,7 @@ def diagnose(
 
 
 def _named(
-    source: Source, Y: Any, beside: dict[str, Any], test: Any
+    source: RowSource, Y: Any, beside: dict[str, Any], test: Any
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Returns the names of the columns of rows that are read in portions, which must be names."""
     target = (Y,) if isinstance(Y, str) else tuple(Y) if isinstance(Y, list | tuple) else ()
@@ -217,7 +217,7 @@ def diagnose_table(
 
 
 def diagnose_source(
-    source: Source,
+    source: RowSource,
     names: list[str],
     roles: Roles,
     options: DiagnosisOptions,

@@ -20,7 +20,7 @@ from retarget.diagnosis.options import DiagnosisOptions
 from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.landing import HeldRows, Landed, land, survey
-from retarget.diagnosis.tables.portions import MOST_ROWS_HELD, PORTION_ROWS, Source
+from retarget.diagnosis.tables.portions import MOST_ROWS_HELD, PORTION_ROWS, RowSource
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
 from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
@@ -74,7 +74,7 @@ def split_table(
 
 
 def split_source(
-    source: Source,
+    source: RowSource,
     names: list[str],
     roles: Roles,
     options: DiagnosisOptions,

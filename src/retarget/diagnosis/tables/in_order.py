@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from retarget.diagnosis.tables.portions import PORTION_ROWS, Portion, Source, told
+from retarget.diagnosis.tables.portions import PORTION_ROWS, RowPortion, RowSource, told
 from retarget.diagnosis.tables.roles import Roles, sortable
 
 BUCKET_ROWS = 500_000  # about so many rows are sorted in memory at a time
@@ -15,8 +15,8 @@ KEPT_ROWS = 50_000  # of a bucket, before they are written
 
 
 def in_order(
-    source: Source, names: list[str], roles: Roles, sample: pl.DataFrame, rows: int, folder: Path
-) -> Iterator[Portion]:
+    source: RowSource, names: list[str], roles: Roles, sample: pl.DataFrame, rows: int, folder: Path
+) -> Iterator[RowPortion]:
     """Yields the rows sorted by time; rows of equal times stay in their order.
 
     The times of evenly spaced rows, `sample`, cut the whole period into short ones. The rows of
@@ -47,10 +47,10 @@ class _Bucket:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
-        self._kept: list[Portion] = []
+        self._kept: list[RowPortion] = []
         self._files = 0
 
-    def add(self, portion: Portion) -> None:
+    def add(self, portion: RowPortion) -> None:
         self._kept.append(portion)
         if sum(len(one) for one in self._kept) >= KEPT_ROWS:
             self._write()
@@ -64,7 +64,7 @@ class _Bucket:
         self._files += 1
         self._kept = []
 
-    def sorted(self, time: str) -> Iterator[Portion]:
+    def sorted(self, time: str) -> Iterator[RowPortion]:
         """Yields the rows in order."""
         if self._kept:
             self._write()
@@ -73,9 +73,11 @@ class _Bucket:
         places = range(self._files)
         tables = [pl.read_parquet(self._folder / f"{place}.parquet") for place in places]
         table = pl.concat(tables, how="vertical_relaxed")
-        numbers = np.concatenate([np.load(self._folder / f"{place}.npy") for place in places])
+        numbers = np.concatenate(
+            [np.load(self._folder / f"{place}.npy", allow_pickle=False) for place in places]
+        )
         times = pl.DataFrame({"time": sortable(table[time])}).with_row_index("row")
         order = times.sort("time", maintain_order=True)["row"].to_numpy()
         for start in range(0, len(order), PORTION_ROWS):
             some = order[start : start + PORTION_ROWS]
-            yield Portion(table[some], numbers[some], "the table")
+            yield RowPortion(table[some], numbers[some], "the table")

@@ -17,7 +17,7 @@ from polars.selectors import by_name
 from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.in_order import in_order
-from retarget.diagnosis.tables.portions import Portion, Source, told
+from retarget.diagnosis.tables.portions import RowPortion, RowSource, told
 from retarget.diagnosis.tables.prepare import (
     MOST_CLASSES,
     Categories,
@@ -53,7 +53,7 @@ class Survey(NamedTuple):
     stamp: Any
 
 
-def survey(source: Source, names: list[str], roles: Roles) -> Survey:
+def survey(source: RowSource, names: list[str], roles: Roles) -> Survey:
     """Scans all rows: counts and checks them, and takes a sample."""
     stamp = source.stamp()
     rows = 0
@@ -135,7 +135,7 @@ def _thinned(
     return table.filter(kept), numbers[kept]
 
 
-def _with_targets(portion: Portion, roles: Roles) -> Portion:
+def _with_targets(portion: RowPortion, roles: Roles) -> RowPortion:
     """Returns the rows that have all targets; an error names the first that has not."""
     gone = np.zeros(len(portion), dtype=bool)
     for name in roles.target:
@@ -247,7 +247,7 @@ class TimeTexts:
 
 
 def land(
-    source: Source,
+    source: RowSource,
     names: list[str],
     roles: Roles,
     found: Survey,
@@ -272,7 +272,7 @@ def land(
     # a missing value is not an error yet: the writer knows in which row it is
     lenient = replace(roles, impute="mean") if roles.impute == "error" else roles
     sample, preparation = prepare(Rows(found.sample, lenient, numbers))
-    writer = _Writer(replace(preparation, roles=roles), found, not_learned, files)
+    writer = _NumberWriter(replace(preparation, roles=roles), found, not_learned, files)
     if source.stamp() != found.stamp:
         raise InvalidInputError("the table has changed while it was read; diagnose it again")
     portions = source.portions(names)
@@ -287,7 +287,7 @@ def land(
     return writer.landed(source, found, sample.adding_up)
 
 
-def _as_in_sample(portion: Portion, sample: pl.DataFrame) -> Portion:
+def _as_in_sample(portion: RowPortion, sample: pl.DataFrame) -> RowPortion:
     """Returns text that holds numbers as numbers, where the sample has them."""
     changes = []
     for name, dtype in sample.schema.items():
@@ -334,7 +334,7 @@ class _Moments:
         return np.sqrt(self._squares / np.maximum(self.counts, 1))
 
 
-class _Writer:
+class _NumberWriter:
     """Writes features and targets as they are, and scales them at the end."""
 
     def __init__(
@@ -381,7 +381,7 @@ class _Writer:
         self._seen = 0  # rows with a target
         self._written = 0
 
-    def add(self, portion: Portion) -> None:
+    def add(self, portion: RowPortion) -> None:
         """Adds rows."""
         self._require_complete(portion)
         table = portion.table
@@ -420,7 +420,7 @@ class _Writer:
             self._times.add(raw.times)
         self._written = rows.stop
 
-    def _require_complete(self, portion: Portion) -> None:
+    def _require_complete(self, portion: RowPortion) -> None:
         """Counts missing values of features; an error names the first of them."""
         for feature in self._preparation.features:
             column = portion.table[feature.name]
@@ -437,7 +437,7 @@ class _Writer:
                 )
             self._missing[feature.name] += count
 
-    def landed(self, source: Source, found: Survey, adding_up: tuple[str, ...]) -> Landed:
+    def landed(self, source: RowSource, found: Survey, adding_up: tuple[str, ...]) -> Landed:
         """Scales all that was written, and returns the stream."""
         preparation = self._scaled()
         features = [one for one in preparation.features for _ in one.feature_names]
@@ -520,7 +520,7 @@ class _Writer:
                 )
         return replace(self._preparation, features=tuple(features), targets=targets)
 
-    def _notes(self, source: Source, found: Survey) -> tuple[str, ...]:
+    def _notes(self, source: RowSource, found: Survey) -> tuple[str, ...]:
         notes = [*source.notes]
         if not found.sorted:
             notes.append(f"Sorted the rows by {shown(str(self._roles.time))}.")

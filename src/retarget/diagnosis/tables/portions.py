@@ -47,7 +47,7 @@ FORMATS = (".parquet", ".csv", ".tsv")
 
 
 @dataclass(frozen=True)
-class Portion:
+class RowPortion:
     """Some rows.
 
     Attributes:
@@ -69,22 +69,22 @@ class Portion:
         """Names a row, counted from 0 in this portion."""
         return f"row {self.numbers[number] - self.before:,} of {self.place}"
 
-    def some(self, kept: NDArray[np.bool_]) -> "Portion":
+    def some(self, kept: NDArray[np.bool_]) -> "RowPortion":
         """Returns some of the rows."""
         return replace(self, table=self.table.filter(kept), numbers=self.numbers[kept])
 
 
-def numbered(tables: Iterable[pl.DataFrame], place: str, before: int = 0) -> Iterator[Portion]:
+def numbered(tables: Iterable[pl.DataFrame], place: str, before: int = 0) -> Iterator[RowPortion]:
     """Yields tables that follow each other in a place as portions."""
     last = before
     for table in tables:
         if len(table):
-            yield Portion(table, np.arange(last + 1, last + len(table) + 1), place, before)
+            yield RowPortion(table, np.arange(last + 1, last + len(table) + 1), place, before)
             last += len(table)
 
 
 @contextmanager
-def told(portion: Portion) -> Iterator[None]:
+def told(portion: RowPortion) -> Iterator[None]:
     """Adds to an error where the rows are, if it does not say so itself."""
     try:
         yield
@@ -96,7 +96,7 @@ def told(portion: Portion) -> Iterator[None]:
         ) from error
 
 
-class Source(ABC):
+class RowSource(ABC):
     """Rows that can be read from their start, as often as needed.
 
     Attributes:
@@ -110,7 +110,7 @@ class Source(ABC):
     notes: tuple[str, ...] = ()
 
     @abstractmethod
-    def portions(self, names: Sequence[str]) -> Iterator[Portion]:
+    def portions(self, names: Sequence[str]) -> Iterator[RowPortion]:
         """Yields the rows in portions, with these columns."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Source(ABC):
         return numbers_recognized(whole) if self.text else whole
 
 
-class Files(Source):
+class Files(RowSource):
     """Parquet files, or text files, with the same columns."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -153,7 +153,7 @@ class Files(Source):
             order = ", ".join(names) if len(names) <= 3 else f"{names[0]}, ..., {names[-1]}"
             self.notes = (f"Read {len(names):,} files in the order of their names: {order}.",)
 
-    def portions(self, names: Sequence[str]) -> Iterator[Portion]:
+    def portions(self, names: Sequence[str]) -> Iterator[RowPortion]:
         """Yields the rows of one file after the other."""
         before = 0
         for file in self._files:
@@ -263,7 +263,7 @@ def _require_same_columns(first: _File, other: _File) -> None:
     )
 
 
-class Query(Source):
+class Query(RowSource):
     """A Polars query, which is carried out for every scan."""
 
     def __init__(self, rows: pl.LazyFrame) -> None:
@@ -271,7 +271,7 @@ class Query(Source):
         self.columns = list(rows.collect_schema())
         require_width("the table", len(self.columns))
 
-    def portions(self, names: Sequence[str]) -> Iterator[Portion]:
+    def portions(self, names: Sequence[str]) -> Iterator[RowPortion]:
         """Yields the rows of the query."""
         rows = self._rows.select(by_name(*names))
         yield from numbered(rows.collect_batches(chunk_size=PORTION_ROWS), "the table")
@@ -280,7 +280,7 @@ class Query(Source):
         """Returns None: a query may read anything."""
 
 
-class Batches(Source):
+class TableFunction(RowSource):
     """What a function returns: an iterable of tables with the same columns."""
 
     def __init__(self, opened: Callable[[], Iterable[Any]]) -> None:
@@ -290,7 +290,7 @@ class Batches(Source):
             raise InvalidInputError("the table has no batches; expected rows to learn from")
         self.columns = as_table(first).columns
 
-    def portions(self, names: Sequence[str]) -> Iterator[Portion]:
+    def portions(self, names: Sequence[str]) -> Iterator[RowPortion]:
         """Yields the batches, in pieces if they are long."""
         yield from numbered(self._tables(names), "the table")
 
@@ -308,7 +308,7 @@ class Batches(Source):
         """Returns None: a function may return anything."""
 
 
-def source_of(data: Any) -> Source | None:
+def source_of(data: Any) -> RowSource | None:
     """Returns the source of rows that need not be in memory; None for tables that are.
 
     That is: a Polars query, a Dask collection of frames, a pyarrow data set, or a function without
@@ -319,11 +319,13 @@ def source_of(data: Any) -> Source | None:
     library = type(data).__module__.partition(".")[0]
     if hasattr(data, "npartitions") and hasattr(data, "get_partition"):  # Dask
         count = data.npartitions
-        return Batches(lambda: (data.get_partition(place).compute() for place in range(count)))
+        return TableFunction(
+            lambda: (data.get_partition(place).compute() for place in range(count))
+        )
     if library == "pyarrow" and hasattr(data, "to_batches") and hasattr(data, "scanner"):
-        return Batches(data.to_batches)
+        return TableFunction(data.to_batches)
     if callable(data) and not hasattr(data, "columns") and not hasattr(data, "__array__"):
-        return Batches(data)
+        return TableFunction(data)
     return None
 
 
