@@ -45,7 +45,7 @@ def test_rows_of_several_kinds():
         ([0, 1], 1, None, r"labels \[0, 1\], ..., but the network has one output; .* Y.float"),
         (["a", "b"], 2, None, "Y holds text, such as 'a', .* classes="),
         (["a", "b"], 3, ["a", "b"], "2 classes, but the network has 3 outputs"),
-        (["a", "c"], 2, ["a", "b"], r"'c' in row 1; expected one of the classes \['a', 'b'\]"),
+        (["a", "c"], 2, ["a", "b"], r"'c' in row 1"),
         ([0, 4], 3, None, "labels are 0 to 4, and there are 3 outputs"),
     ],
 )
@@ -59,8 +59,8 @@ def test_labels_without_rows(labels, outputs, classes, message):
     [
         ("ab", "classes is 'ab'; expected a list"),
         (3, "classes is 3; expected a list"),
-        ([], r"classes is \[\]; expected whole numbers or text"),
-        ([0.5, 1.5], r"classes is \[0.5, 1.5\]; expected whole numbers or text"),
+        ([], r"classes is \[\]"),
+        ([0.5, 1.5], r"classes is \[0.5, 1.5\]"),
         ([[0], [1]], "expected whole numbers or text"),
         (["a", "a"], "expected every label once"),
     ],
@@ -88,9 +88,9 @@ def test_one_hot_rows_in_the_labels_library():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([3, 4], "labels are 3 to 4, and there are 4 outputs; expected labels from 0 to 3"),
+        ([3, 4], "labels are 3 to 4, and there are 4 outputs"),
         ([-9, 1], "labels are -9 to 1"),
-        ([[0, 1]], r"the labels have shape \(1, 2\) and dtype torch.int64; expected classes"),
+        ([[0, 1]], r"the labels have shape \(1, 2\) and dtype torch.int64"),
         ([0.5], "dtype torch.float64; expected classes"),
     ],
 )

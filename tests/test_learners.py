@@ -54,7 +54,7 @@ INFINITE, MISSING = float("inf"), float("nan")
         ("lr", [0.1, INFINITE], "lr at step 1 is inf"),
         ("lr", [], "the lr schedule is empty"),
         ("batch_size", 0, "batch_size is 0; expected 1 or more"),
-        ("batch_size", 2**53 + 1, "batch_size is 9007199254740993; expected .* at most 900719925"),
+        ("batch_size", 2**53 + 1, "batch_size is 9007199254740993"),
         ("momentum", 1.0, "momentum is 1.0; expected 0 <= momentum < 1"),
         ("momentum", -0.1, "momentum is -0.1"),
         ("weight_decay", -0.1, "weight_decay is -0.1; expected 0 or more"),

@@ -77,12 +77,12 @@ UNEVEN = {"a": np.ones(2), "b": (np.ones(3),)}
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (3.0, "X is a single number; expected one row per sample"),
-        ({"a": 3.0}, r"X\['a'\] is a single number; expected one row per sample"),
+        (3.0, "X is a single number"),
+        ({"a": 3.0}, r"X\['a'\] is a single number"),
         ({"a": None}, "X holds no array; expected at least one"),
         ({1: np.ones(2)}, r"X has keys \[1\]; expected string keys"),
         ({"a": "word"}, r"X\['a'\] has dtype"),
-        (UNEVEN, r'X\["a"\] has 2 rows, X\["b", 0\] has 3 rows; expected one row per'),
+        (UNEVEN, r'X\["a"\] has 2 rows, X\["b", 0\] has 3 rows'),
         (np.array([1.0, np.nan]), "X holds nan in row 1"),
         (
             {"a": np.ones(2), "b": (np.array([1.0, np.nan]),)},

@@ -430,7 +430,7 @@ DENSE = nn.Linear(1, 1), nn.ReLU(), nn.Linear(2, 1)
 
 @pytest.mark.parametrize(("layers", "options", "message"), [
     ([nn.Linear(1, 1), nn.Sequential(nn.Tanh())], {},
-     r"layer '1\.0', Tanh\(\), has no infinite-width kernel here; supported are Linear, Conv2d"),
+     r"layer '1\.0', Tanh\(\), has no infinite-width kernel here"),
     ([nn.Conv2d(2, 2, 3, groups=2)], {}, r"layer '0', Conv2d.*expected groups=1"),
     ([nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")], {}, "padding_mode='zeros'"),
     ([nn.AvgPool2d(2, ceil_mode=True)], {}, "ceil_mode=False"),
@@ -453,9 +453,9 @@ DENSE = nn.Linear(1, 1), nn.ReLU(), nn.Linear(2, 1)
     (DENSE, {"kind": "cntk"}, "kind is 'cntk'; expected 'ntk' or 'nngp'"),
     (DENSE, {"engine": "jax"}, "engine is 'jax'; expected 'auto'"),
     (DENSE, {"weight_std": 0.0}, "weight_std is 0.0; expected a positive"),
-    (DENSE, {"bias_std": -1.0}, r"bias_std is -1.0; expected a finite number, 0 or more"),
+    (DENSE, {"bias_std": -1.0}, r"bias_std is -1.0"),
     (DENSE, {"weight_std": {"0": -1.0}}, r"weight_std\['0'\] is -1.0"),
-    (DENSE, {"bias_std": {"1": 1.0}}, "bias_std names '1'; expected .* Linear and.*: '0', '2'"),
+    (DENSE, {"bias_std": {"1": 1.0}}, "bias_std names '1'; .*'0', '2'"),
 ])  # fmt: skip
 def test_refuses_networks_without_such_a_kernel_and_options(layers, options, message):
     with pytest.raises(InvalidInputError, match=message):

@@ -161,9 +161,9 @@ class Two(nn.Linear):
     ("changes", "message"),
     [
         ({"epochs": 0}, "epochs is 0; expected 1 or more"),
-        ({"evaluate_every": 6}, "evaluate_every is 6; expected a positive multiple .* 4"),
-        ({"evaluate_every": 0}, "evaluate_every is 0; expected a positive multiple"),
-        ({"seeds": [1]}, "there are 1 seeds for 2 modules; expected one per module"),
+        ({"evaluate_every": 6}, "evaluate_every is 6"),
+        ({"evaluate_every": 0}, "evaluate_every is 0"),
+        ({"seeds": [1]}, "there are 1 seeds for 2 modules"),
         ({"streams": [stream(0)]}, "there are 1 streams for 2 modules"),
         ({"learners": [rt.SGD(0.1)] * 3}, "there are 3 learners for 2 modules"),
         ({"learners": rt.SGD([0.1, 0.2])}, "a learner has a schedule of rates"),

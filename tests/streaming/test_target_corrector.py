@@ -307,7 +307,7 @@ def without_factor():
         (lambda: corrector_of(rt.RBF(1.0), features=10**7), "use fewer features"),
         (
             lambda: corrector_of(features=4).correct(*random_stream()),
-            r"has 5 features, more than features=4; use features=5",
+            r"has 5 features, more than features=4",
         ),
         (lambda: corrector_of(features=9).samples, "not kept with features=9"),
         (lambda: corrector_of(features=9, loss=CE), "features=.* with loss='cross-entropy'"),

@@ -164,7 +164,7 @@ def test_meaningless_numbers_are_refused_first(family):
 @pytest.mark.parametrize(
     ("family", "setting", "message"),
     [
-        ("toy curves", "gammas=[1.0, 0.0]", "parameters.gammas.1: got 0.0; expected greater"),
+        ("toy curves", "gammas=[1.0, 0.0]", "parameters.gammas.1: got 0.0"),
         ("toy curves", "gammas=[]", "parameters.gammas: .* at least 1 item"),
         ("mnist sweeps", "online_lr_powers=[0.0, 1.0, 2.0]", "got .*, 2.0.; .*at most 2 items"),
         ("mnist sweeps", "online_lr_powers=[0.0, 400.0]", "powers.1: got 400.0; expected less"),
