@@ -22,7 +22,7 @@ from retarget.errors import InvalidInputError
 RELEASED_ROWS = 200_000  # so many rows of all arrays may be in the process' memory
 BUCKET_ROWS = 200_000  # that are shuffled in memory
 PIECE_ROWS = 50_000
-TAKEN_ROWS = 1000
+TAKEN_ROWS = 32
 
 
 class RowFiles:
@@ -74,15 +74,16 @@ class RowFiles:
     def taken(self, values: Any, rows: Any) -> Any:
         """Returns some rows of an array or a tensor, given by their numbers, as a copy.
 
-        Where a row is read, the system also maps what lies around it; so a few are read at a time.
+        Where a row is read, the system may also map megabytes around it; so a few are read at a
+        time.
         """
-        if len(rows) <= TAKEN_ROWS:
-            copy = values[rows]
+        pieces = []
+        for start in range(0, len(rows), TAKEN_ROWS):
+            pieces.append(values[rows[start : start + TAKEN_ROWS]])
             self.release()
-            return copy
-        pieces = (rows[start : start + TAKEN_ROWS] for start in range(0, len(rows), TAKEN_ROWS))
-        parts = [self.taken(values, piece) for piece in pieces]
-        return torch.cat(parts) if isinstance(values, Tensor) else np.concatenate(parts)
+        if not pieces:
+            return values[rows]
+        return torch.cat(pieces) if isinstance(values, Tensor) else np.concatenate(pieces)
 
     def release(self) -> None:
         """Takes the arrays out of the process' memory; their values stay in the files."""

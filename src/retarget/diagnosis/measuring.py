@@ -61,6 +61,7 @@ from retarget.errors import (
 from retarget.import_path import USER_ERRORS, called, imported, reason
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.kernels.lookup import named_class
+from retarget.kernels.stationary import MEDIAN_SAMPLES
 from retarget.progress import PatientBar
 from retarget.settings import in_plain_torch
 
@@ -106,7 +107,7 @@ def imported_kernel(path: str, features: int) -> Kernel | type[Kernel]:
 
 def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
     """Diagnoses a stream from which the rows to compare the learners on are already held out."""
-    kernel, used = choose_kernel(options, as_tensors(parted.stream)[0])
+    kernel, used = choose_kernel(options, _for_the_width(parted))
     with (
         _bar(parted) as bar,
         _noting_precision() as doubts,
@@ -117,6 +118,16 @@ def diagnose_split(parted: Split, options: DiagnosisOptions) -> Diagnosis:
         opened = open_kernel(kernel, parted, options, bar.advance)
         diagnosis = run_learners(opened, parted, options, used)
     return replace(diagnosis, model=model, failures=(*diagnosis.failures, *doubts))
+
+
+def _for_the_width(parted: Split) -> Tensor:
+    """Returns the rows that the width of a kernel is chosen from."""
+    X = as_tensors(parted.stream)[0]
+    if parted.on_disk is None:
+        return X
+    stride = -(-len(X) // MEDIAN_SAMPLES)  # the same rows as of a stream in memory
+    some: Tensor = parted.on_disk.files.taken(X, torch.arange(0, len(X), stride, device="cpu"))
+    return some
 
 
 def _bar(parted: Split) -> PatientBar:

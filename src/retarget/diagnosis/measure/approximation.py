@@ -29,6 +29,7 @@ from retarget.errors import StreamTooLargeError
 from retarget.kernels import Kernel
 from retarget.kernels.feature_maps import FeatureMap, feature_map, nystroem_map
 from retarget.learners import SGD
+from retarget.row_files import RowFiles
 
 MOST_MEMORY = 4_000_000_000
 MOST_EXACT_ROWS = 12_000  # unless mode is "exact": the time grows as the cube of the rows
@@ -42,8 +43,13 @@ MOST_FEATURES = 1536  # with 2,048, twenty thousand rows take two thirds longer
 SAMPLE_ROWS = 2000
 
 
-def choose_features(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureMap:
-    """Returns the kernel's own features if there are few enough, else Nystroem's."""
+def choose_features(
+    kernel: Kernel, X: Tensor, size: int, seed: int, files: RowFiles | None = None
+) -> FeatureMap:
+    """Returns the kernel's own features if there are few enough, else Nystroem's.
+
+    X may be in files.
+    """
     if kernel.exact_features:
         own = feature_map(kernel)
         if own(X[:1]).shape[1] <= max(size, X.shape[1]):
@@ -51,7 +57,8 @@ def choose_features(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureM
     chosen = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed), device="cpu")[
         :size
     ]
-    return nystroem_map(kernel, X[chosen.sort().values])
+    rows = chosen.sort().values
+    return nystroem_map(kernel, X[rows] if files is None else files.taken(X, rows))
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,11 @@ def open_kernel(
             f"{limit / 1e9:.1f} GB; use a smaller {spelled('batch_size')}, or "
             f"allow more memory by {spelled('max_memory')}"
         )
-    features = choose_features(kernel, X, feature_count(options.features, len(X)), options.seed)
+    files = None if parted.on_disk is None else parted.on_disk.files
+    count = feature_count(options.features, len(X))
+    features = choose_features(kernel, X, count, options.seed, files)
     # Nystroem features are an approximation anyway, and may be stored with less precision
     room = int(KEPT_SHARE * limit) if not features.exact else 0
-    files = None if parted.on_disk is None else parted.on_disk.files
     opened = FeatureKernel(features, X, Y, advance, room, files)
     spread = opened.spread_rows(SAMPLE_ROWS)
     sample = DenseKernel(kernel, opened.taken(X, spread), opened.taken(Y, spread))
