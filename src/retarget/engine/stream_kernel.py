@@ -9,7 +9,7 @@ import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -38,8 +38,7 @@ MOST_ROWS_AT_ONCE = 100_000  # of a stream in files
 SHORT_WINDOW = 128
 
 
-PortionT = TypeVar("PortionT")
-Advance = Callable[[int], None]  # called with the number of rows done
+Advance = Callable[..., None]  # called with the number of rows done, as `PatientBar.advance`
 
 
 class Offline(NamedTuple):
@@ -91,8 +90,11 @@ class StreamKernel(ABC):
         if self.files is None:
             return values(slice(0, len(self)))
         written = self.row_values(columns)
-        for rows in self._not_done(self.ranges(), ()):
-            written[rows] = values(rows)
+        step = self.files.journal.step()
+        if not step.finished:
+            for rows in self.ranges():
+                written[rows] = values(rows)
+            step.finish()
         return written
 
     def taken(self, values: Tensor, rows: slice | Tensor) -> Tensor:
@@ -165,15 +167,19 @@ class StreamKernel(ABC):
             self._done(rows.stop - rows.start)
 
     def _not_done(
-        self, portions: Iterable[PortionT], keeping: Sequence[Kept]
-    ) -> Iterator[PortionT]:
-        """Portions of work on files, without those done before an interruption."""
+        self, ranges: Iterable[tuple[slice, int]], keeping: Sequence[Kept]
+    ) -> Iterator[tuple[slice, int]]:
+        """Ranges of a pass, without those of files that were done before an interruption."""
         if self.files is None:
-            yield from portions
+            yield from ranges
             return
         step = self.files.journal.step(keeping)
-        for portion in itertools.islice(portions, step.done, None):
-            yield portion
+        left = iter(ranges)
+        before = sum(rows.stop - rows.start for rows, _ in itertools.islice(left, step.done))
+        if before and self._advance is not None:
+            self._advance(before, earlier=True)
+        for rows, size in left:
+            yield rows, size
             step.advance()
         if not step.finished:
             step.finish()
