@@ -14,7 +14,7 @@ from retarget.errors import InvalidInputError, RetargetError
 from retarget.storage import atomic_file
 
 if TYPE_CHECKING:
-    from retarget.diagnosis.tables.portions import Source
+    from retarget.diagnosis.tables.portions import RowSource
     from retarget.row_files import RowFiles
 
 PREFIX = "interrupted-"
@@ -41,7 +41,7 @@ class Continued:
     def __enter__(self) -> Self:
         return self
 
-    def files(self, source: "Source") -> "RowFiles":
+    def files(self, source: "RowSource") -> "RowFiles":
         """Makes or opens the folder, for a stream that is too long for memory.
 
         Raises:

@@ -222,7 +222,7 @@ def diagnose_source(
     roles: Roles,
     options: DiagnosisOptions,
     scored: bool = True,
-    files_for: Callable[[Source], RowFiles] | None = None,
+    files_for: Callable[[RowSource], RowFiles] | None = None,
 ) -> Diagnosis:
     """Diagnoses rows that are read in portions; a table that is short enough, in memory.
 
