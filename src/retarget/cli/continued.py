@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import typer
 from filelock import FileLock, Timeout
 
-from retarget.errors import InvalidInputError, RetargetError
+from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ STAMP = "stream.json"
 class Continued:
     """The folder with the numbers of a long stream, and with the states of the work on it.
 
-    It is deleted at the end, and after an error that the user can fix. It stays if the work is
-    interrupted after some of it was saved; the same command then goes on with it.
+    It is deleted at the end. It stays if the work is interrupted after some of it was saved, by
+    Ctrl-C, a kill or an error such as a full disk; the same command then goes on with it.
 
     Args:
         place: The folder in which it is made.
@@ -86,8 +86,11 @@ class Continued:
         self._lock.release()
         if self._files is None:
             return
-        at_an_end = kind is None or issubclass(kind, RetargetError)
-        if at_an_end or not self._files.journal.saved:
+        if kind is None or not self._files.journal.saved:
             shutil.rmtree(self._folder, ignore_errors=True)
         else:
-            typer.echo(f"Interrupted. The same command goes on from {self._folder}", err=True)
+            typer.echo(
+                f"Interrupted. The same command goes on from {self._folder}; if you will not give "
+                "it again, delete this folder.",
+                err=True,
+            )
