@@ -9,7 +9,7 @@ LEAN   := .venv-lean
 LEAN_READY := $(LEAN)/.ready
 CORE   := tests/theory tests/kernels tests/streaming tests/estimators $(wildcard tests/lab/test_*.py) tests/networks \
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
-	tests/test_state_files.py tests/test_storage.py tests/test_text.py
+	tests/test_journal.py tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
 .PHONY: run test how-long docs coverage test-slow test-all test-lean test-newest test-integrations test-faults fuzz audit lint release-check bench figures clean
 

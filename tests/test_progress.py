@@ -96,6 +96,18 @@ def test_python_without_a_terminal(monkeypatch, capsys):
     )
 
 
+def test_steps_of_an_earlier_process_say_nothing_about_the_time(monkeypatch, capsys):
+    now = iter([0.0, 1.0, 0.0, 100.0, 100.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with PatientBar("correcting", 40, shown=None, unit="rows") as bar:
+        bar.advance(20, earlier=True)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
+        bar.advance(10)
+    assert capsys.readouterr().err == (
+        "correcting: about 75% after 100 s, about 100 s left, 0 rows a second\n"
+    )
+
+
 @pytest.mark.parametrize("how", ["not shown", "silenced"])
 def test_unshown_work_writes_no_line(how, monkeypatch, capsys):
     monkeypatch.setattr(progress.time, "monotonic", iter(range(0, 10_000, 60)).__next__)

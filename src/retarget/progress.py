@@ -73,6 +73,7 @@ class PatientBar:
         self._unit = unit
         self._shown = shown
         self._done = 0
+        self._earlier = 0
         self._start = self._spoke = time.monotonic()
         self._bar: Progress | None = None
         self._own = ExitStack()
@@ -87,9 +88,13 @@ class PatientBar:
             self._bar.remove_task(self._task)
         self._own.close()
 
-    def advance(self, steps: int) -> None:
-        """Reports that this many more steps are done."""
+    def advance(self, steps: int, earlier: bool = False) -> None:
+        """Reports that this many more steps are done, perhaps by an `earlier` process.
+
+        Those say nothing about how long the steps of this one take.
+        """
         self._done += steps
+        self._earlier += steps if earlier else 0
         if self._bar is None and time.monotonic() - self._start > PATIENCE and self._wanted():
             self._joined = bool(_displays)
             if not _displays:
@@ -108,15 +113,17 @@ class PatientBar:
             return
         self._spoke = now
         spent = now - self._start
+        own = self._done - self._earlier
         if self._total is None:
             line = f"{self._what}: {self._done:,} after {spent:.0f} s"
         else:
             share = min(self._done / self._total, 0.99)
             line = f"{self._what}: about {share:.0%} after {spent:.0f} s"
-            if share > 0 and spent >= UNASKED:
-                line += f", {_duration(spent * (1 - share) / share)} left"
+            if own > 0 and spent >= UNASKED:
+                left = spent * (1 - share) * self._total / own
+                line += f", {_duration(left)} left"
         if self._unit is not None:
-            line += f", {self._done / spent:,.0f} {self._unit} a second"
+            line += f", {own / spent:,.0f} {self._unit} a second"
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 

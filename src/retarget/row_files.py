@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
+from retarget.journal import Journal
 
 RELEASED_ROWS = 200_000  # so many rows of all arrays may be in the process' memory
 BUCKET_ROWS = 200_000  # that are shuffled in memory
@@ -26,36 +27,46 @@ TAKEN_ROWS = 32
 
 
 class RowFiles:
-    """A folder of such arrays, which is deleted with the object, or when the process ends.
+    """A folder of such arrays, and a journal of the work on them.
 
     Args:
-        place: Where the folder is made; None for the system's place for temporary files.
+        kept: The folder, which stays when the process ends, with the arrays that an interrupted
+            process made; None for a temporary one, which is deleted with the object, or when the
+            process ends.
+
+    Attributes:
+        folder: The folder.
+        journal: What was done, if the folder is kept.
     """
 
-    def __init__(self, place: Path | None = None) -> None:
-        if place is not None:
-            place.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="retarget-rows-", dir=place))
+    def __init__(self, kept: Path | None = None) -> None:
         self._mapped: list[mmap.mmap] = []
         self._done = 0
+        if kept is not None:
+            self.folder = kept
+            self.journal = Journal(kept, self.flush)
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="retarget-rows-"))
+        self.journal = Journal()
         self._delete = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def array(self, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
-        """Returns a new array of zeros.
+        """Returns a new array of zeros, or the array that an interrupted process made here.
 
         Raises:
             InvalidInputError: The disk has no room for it.
         """
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        path = self.folder / f"{len(self._mapped)}.rows"  # arrays are made in the same order
         free = shutil.disk_usage(self.folder).free
-        if size > free:
+        if size > free and not path.exists():
             raise InvalidInputError(
                 f"a stream of {shape[0]:,} rows needs {size / 1e9:.1f} GB more on the disk of "
                 f"{self.folder.parent}, which has {free / 1e9:.1f} GB left; make room there, or "
                 "set TMPDIR to a folder on another disk"
             )
-        path = self.folder / f"{len(self._mapped)}.rows"
-        with path.open("w+b") as file:
+        path.touch()
+        with path.open("r+b") as file:
             file.truncate(max(size, 1))
             mapped = mmap.mmap(file.fileno(), max(size, 1))
         self._mapped.append(mapped)
@@ -92,9 +103,10 @@ class RowFiles:
             for mapped in self._mapped:
                 mapped.madvise(mmap.MADV_DONTNEED)
 
-    def close(self) -> None:
-        """Deletes the files; the arrays stay usable as long as they are referenced."""
-        self._delete()
+    def flush(self) -> None:
+        """Writes the arrays to the disk."""
+        for mapped in self._mapped:
+            mapped.flush()
 
 
 def shuffled(
@@ -108,6 +120,9 @@ def shuffled(
     n = len(arrays[0])
     buckets = max(1, n // BUCKET_ROWS)
     copies = [files.array(array.shape, array.dtype) for array in arrays]
+    step = files.journal.step([_Generator(rng)])
+    if step.finished:
+        return copies
     state = rng.bit_generator.state
     sizes = np.zeros(buckets, dtype=np.int64)
     for rows in _pieces(n):
@@ -133,7 +148,21 @@ def shuffled(
             own = copy[start : start + size]
             own[:] = own[order]
         files.advance(int(size))
+    step.finish()
     return copies
+
+
+class _Generator:
+    """Where a generator of random numbers is, for a journal."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._rng.bit_generator.state = state["generator"]
 
 
 def _pieces(n: int) -> Iterator[slice]:

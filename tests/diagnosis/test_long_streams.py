@@ -268,7 +268,7 @@ class TestErrorsNameTheRow:
         found = landing.survey(source, source.columns, roles)
         table_of(seed=1).write_parquet(path)
         with pytest.raises(InvalidInputError, match="changed"):
-            landing.land(source, source.columns, roles, found, np.array([5]), RowFiles(tmp_path))
+            landing.land(source, source.columns, roles, found, np.array([5]), RowFiles())
 
     @pytest.mark.parametrize(
         ("options", "named"),
@@ -351,12 +351,12 @@ def test_the_command_writes_all_rows(tmp_path, monkeypatch, command):
     assert np.allclose(written[0]["iterative:y"], written[1]["iterative:y"], rtol=1e-8)
     page = (tmp_path / "long" / "report.html").read_text()
     assert "kept on the disk" in page
-    assert not list(tmp_path.glob("**/retarget-rows-*"))
+    assert not list(tmp_path.glob("**/interrupted-*"))
 
 
 class TestRowFiles:
     def test_values_outlive_release(self, tmp_path):
-        files = RowFiles(tmp_path)
+        files = RowFiles()
         array = files.array((1000, 3))
         array[:] = np.arange(3000).reshape(1000, 3)
         files.release()
@@ -367,7 +367,7 @@ class TestRowFiles:
         assert not folder.exists()
 
     def test_a_full_disk_is_an_error(self, tmp_path, monkeypatch):
-        files = RowFiles(tmp_path)
+        files = RowFiles()
         left = shutil.disk_usage(tmp_path)._replace(free=1000)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: left)
         with pytest.raises(InvalidInputError, match="TMPDIR"):
@@ -378,7 +378,7 @@ class TestRowFiles:
         monkeypatch.setattr("retarget.row_files.PIECE_ROWS", 64)
         numbers = np.arange(1000)
         pairs = np.stack([numbers, -numbers], axis=1)
-        files = RowFiles(tmp_path)
+        files = RowFiles()
         one, two = shuffled(files, [numbers, pairs], np.random.default_rng(0))
         assert sorted(one.tolist()) == numbers.tolist()
         assert (two == np.stack([one, -one], axis=1)).all()
@@ -391,7 +391,7 @@ class TestRowFiles:
         random = np.random.default_rng(1)
         counts = {}
         for _ in range(2400):
-            files = RowFiles(tmp_path)
+            files = RowFiles()
             (order,) = shuffled(files, [np.arange(4)], random)
             counts[tuple(order)] = counts.get(tuple(order), 0) + 1
         assert len(counts) == 24

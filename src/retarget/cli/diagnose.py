@@ -144,15 +144,15 @@ def diagnose(
         aim=aim,
     )
     options.evaluation_with(test)  # a conflict is reported before a long file is read
-    diagnosis = diagnosed(asked, options, test, example, out)
+    with diagnosed(asked, options, test, example, out) as diagnosis:
+        compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
+        files, kept = write_all(diagnosis, out, compared, summary)
     printed = 0  # lines
     if example is not None and not as_object:
         printed = 3
         start, end = SAME_AS.rsplit(" --", 1)
         say(f"Wrote {FILE} ({ROWS} rows). This is the same as:")
         say(f"  {start} \\\n      --{end}")
-    compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
-    files, kept = write_all(diagnosis, out, compared, summary)
     if as_object:
         written = [str(path) for path in files]
         more = {"files": written} | ({"compared": compared} if compared else {})
@@ -208,27 +208,28 @@ def correct(
         )
     # no row is held out, so every row has corrected targets
     options = diagnosis_options(asked, evaluation="progressive")
-    diagnosis = diagnosed(asked, options, place=path.parent, scored=False)
-    corrected = corrected_table(diagnosis, force=force)
-    left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)
-    if corrected is None and diagnosis.model is not None:
-        raise InvalidInputError(
-            f"there are no corrected targets that clearly helped {diagnosis.model.name}: "
-            f"{' '.join(diagnosis.verdict.recommendations)} --force writes those that were tried"
-        )
-    if corrected is None:
-        sizes = " and ".join(f"the {name} ones {size:,.0f}" for name, size in left_out.items())
-        raise InvalidInputError(
-            f"the corrected targets lie more than 100 standard deviations from your targets: "
-            f"{sizes}. They are right only for this kernel. Another --lr, --ridge or --block-size "
-            "may help; --force writes them anyway"
-        )
-    about = path.with_suffix(".json")
-    with atomic_file(path) as temporary, atomic_file(about) as described:
-        purpose = made_for(diagnosis, command_line())
-        as_csv = path.suffix.lower() == ".csv"
-        write_corrected(diagnosis, temporary, purpose, force, as_csv)
-        described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
+    with diagnosed(asked, options, place=path.parent, scored=False) as diagnosis:
+        corrected = corrected_table(diagnosis, force=force)
+        left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)
+        if corrected is None and diagnosis.model is not None:
+            raise InvalidInputError(
+                "there are no corrected targets that clearly helped "
+                f"{diagnosis.model.name}: {' '.join(diagnosis.verdict.recommendations)} --force "
+                "writes those that were tried"
+            )
+        if corrected is None:
+            sizes = " and ".join(f"the {name} ones {size:,.0f}" for name, size in left_out.items())
+            raise InvalidInputError(
+                "the corrected targets lie more than 100 standard deviations from your "
+                f"targets: {sizes}. They are right only for this kernel. Another --lr, --ridge or "
+                "--block-size may help; --force writes them anyway"
+            )
+        about = path.with_suffix(".json")
+        with atomic_file(path) as temporary, atomic_file(about) as described:
+            purpose = made_for(diagnosis, command_line())
+            as_csv = path.suffix.lower() == ".csv"
+            write_corrected(diagnosis, temporary, purpose, force, as_csv)
+            described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
     for name, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
         say(f"Not written: the {name} targets, {reach}", style="yellow")

@@ -1,12 +1,18 @@
 """What `retarget diagnose` and `retarget correct` were asked for: stream, learner, model."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import retarget
+from retarget.cli.continued import Continued
 from retarget.cli.sensors import sensors_table
 from retarget.cli.stream_options import StreamOptions
 from retarget.errors import InvalidInputError
+from retarget.storage import user_path
 from retarget.text import auto_or_number, listed
 
 if TYPE_CHECKING:
@@ -63,18 +69,20 @@ def diagnosis_options(asked: StreamOptions, **more: Any) -> "DiagnosisOptions":
     )
 
 
+@contextmanager
 def diagnosed(
     asked: StreamOptions,
     options: "DiagnosisOptions",
     test: Path | None = None,
     example: str | None = None,
-    place: Path | None = None,
+    place: Path = Path(),
     scored: bool = True,
-) -> "Diagnosis":
+) -> "Iterator[Diagnosis]":
     """Reads the stream and diagnoses it; without a file, the example or the digits.
 
     A folder, a pattern, or a file too long for memory is read in portions; then `place` is the
-    folder for its numbers, and no row is held out if the learners need not be `scored`.
+    folder for its numbers, and no row is held out if the learners need not be `scored`. They are
+    deleted when the block ends; if it is interrupted, the same command goes on with them.
     """
     from retarget.diagnosis.pipeline import diagnose_source, diagnose_table
     from retarget.diagnosis.tables.roles import chosen_columns
@@ -82,7 +90,8 @@ def diagnosed(
     source = long_source(asked)
     if source is None:
         table, test_table, roles = load_stream(asked, test, example)
-        return diagnose_table(table, roles, test_table, options)
+        yield diagnose_table(table, roles, test_table, options)
+        return
     if test is not None:
         raise InvalidInputError(
             f"--test names a file, and {asked.file} is read in portions; its own rows are held "
@@ -93,13 +102,27 @@ def diagnosed(
     drop = asked.drop or []
     wanted = wanted_columns(roles, column, drop)
     names = chosen_columns(source.columns, wanted, drop, require_all=True)
-    return diagnose_source(source, names, roles, options, place, scored)
+    with Continued(place, _described(asked, options, scored)) as continued:
+        yield diagnose_source(source, names, roles, options, scored, continued.files)
+
+
+def _described(asked: StreamOptions, options: "DiagnosisOptions", scored: bool) -> str:
+    """Returns all that decides what is learned from a stream, and by which versions.
+
+    The metric is not part of it: it is applied to what was learned.
+    """
+    import numpy as np
+    import torch
+
+    file = None if asked.file is None else user_path(asked.file).resolve()
+    versions = retarget.__version__, np.__version__, torch.__version__
+    more = options.evaluation, options.test_share, options.hold_out, options.aim, scored
+    return repr((versions, replace(asked, file=file), more))
 
 
 def long_source(asked: StreamOptions) -> "RowSource | None":
     """Returns the rows of a folder, a pattern or a long file; None for others."""
     from retarget.diagnosis.tables.portions import Files, files_named, may_be_long
-    from retarget.storage import user_path
 
     if asked.file is None:
         return None

@@ -1,7 +1,7 @@
 """Diagnoses a table, arrays or a stream: `retarget.diagnose`."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -221,13 +221,13 @@ def diagnose_source(
     names: list[str],
     roles: Roles,
     options: DiagnosisOptions,
-    place: Path | None = None,
     scored: bool = True,
+    files_for: Callable[[RowSource], RowFiles] | None = None,
 ) -> Diagnosis:
     """Diagnoses rows that are read in portions; a table that is short enough, in memory.
 
-    `place` is a folder for the numbers of a long table, which are deleted with the diagnosis. If
-    the learners need not be `scored`, no row of such a table is held out.
+    If the learners need not be `scored`, no row of a long table is held out. `files_for` returns
+    where its numbers are kept; without it, they are deleted with the diagnosis.
     """
     roles.require_in(names)
     table = source.held(names)
@@ -235,6 +235,7 @@ def diagnose_source(
         diagnosis = diagnose_table(table, roles, None, options)
         notes = (*source.notes, *diagnosis.stream.notes)
         return replace(diagnosis, stream=replace(diagnosis.stream, notes=notes))
-    parted = split_source(source, names, roles, options, RowFiles(place), scored)
+    files = RowFiles() if files_for is None else files_for(source)
+    parted = split_source(source, names, roles, options, files, scored)
     options = with_own_kernel(options, parted.stream.X.shape[1])
     return diagnose_split(parted, options)

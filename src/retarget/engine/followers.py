@@ -26,6 +26,8 @@ from retarget.engine.response import has_memory
 from retarget.engine.settling import Settling
 from retarget.engine.stability import GrowthWatch
 from retarget.engine.stream import FirstBlock, Window
+from retarget.journal import Kept
+from retarget.state_files import part_of
 
 Parts = Literal["both", "online", "offline"]
 OnlineLearner = DualLearner | PrimalLearner
@@ -101,6 +103,19 @@ class Follower(ABC):
     def note(self, window: Window, lesson: Lesson, steps: Steps) -> None:  # noqa: B027
         """Called with what it is about to do, for followers that keep more of it."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the samples so far have changed, beside what is kept of each of them.
+
+        A watch is not part of it: none is needed where a pass may be interrupted.
+        """
+        learner = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
+        return learner | {"failure": self.failure}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a saved state; call it on a new follower."""
+        self.learner.load_state_dict(part_of(state, "learner"))
+        self.failure = state["failure"]
+
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns an independent follower that continues from here.
 
@@ -112,7 +127,7 @@ class Follower(ABC):
         return fork
 
 
-class Following(Protocol):
+class Following(Kept, Protocol):
     """What can follow a stream."""
 
     failure: str | None
@@ -179,6 +194,14 @@ class SideBySide:
         errors = lesson.errors_at_rates(window.targets, self.rates)
         self._note(window, errors)
         self.learner.learn(lesson, (self.rates[:, None] * errors).flatten(1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the learner's state."""
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a saved state; call it on new learners."""
+        self.learner.load_state_dict(state)
 
 
 class Exact(Follower):
@@ -301,6 +324,15 @@ class Iterative(Follower):
         in_range = self.parts == "both"
         errors = self.settling.errors(lesson, aim, window.block_size, in_range)
         return Steps(lesson.targets(errors, self.loss, window.start), errors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state; that of the offline learner is not part of it."""
+        return super().state_dict() | {"condition": self.settling.condition}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a saved state; call it on a new follower."""
+        super().load_state_dict(state)
+        self.settling.condition = float(state["condition"])
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """Returns an independent follower that continues from here."""

@@ -6,8 +6,9 @@ the stream is one loop over `StreamKernel.windows`.
 """
 
 import copy
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from retarget.engine.primal import FeatureRows, PrimalLearner
 from retarget.engine.settling import in_blocks
 from retarget.engine.stream import Window, equal_blocks
 from retarget.engine.sums import FeatureSums
+from retarget.journal import Kept, KeptTensors
 from retarget.learners import SGD
 from retarget.row_files import RowFiles, shuffled
 
@@ -36,7 +38,7 @@ MOST_ROWS_AT_ONCE = 100_000  # of a stream in files
 SHORT_WINDOW = 128
 
 
-Advance = Callable[[int], None]  # called with the number of rows done
+Advance = Callable[..., None]  # called with the number of rows done, as `PatientBar.advance`
 
 
 class Offline(NamedTuple):
@@ -88,8 +90,11 @@ class StreamKernel(ABC):
         if self.files is None:
             return values(slice(0, len(self)))
         written = self.row_values(columns)
-        for rows in self.ranges():
-            written[rows] = values(rows)
+        step = self.files.journal.step()
+        if not step.finished:
+            for rows in self.ranges():
+                written[rows] = values(rows)
+            step.finish()
         return written
 
     def taken(self, values: Tensor, rows: slice | Tensor) -> Tensor:
@@ -118,16 +123,22 @@ class StreamKernel(ABC):
         return mean, (torch.stack(squares).sum(0) / len(self)).sqrt()
 
     def windows(
-        self, block_size: int, order: Tensor | None = None, least: int | None = None
+        self,
+        block_size: int,
+        order: Tensor | None = None,
+        least: int | None = None,
+        keeping: Sequence[Kept] | None = None,
     ) -> Iterator[Window]:
         """The stream in windows of whole blocks, perhaps in another order of (some of) its rows.
 
         A last, shorter block is a window of its own. The others have at least so many rows, by
-        default as many as suit online learners.
+        default as many as suit online learners. With `keeping`, all that the work on a window
+        changes beside values for each row, a pass over files that was interrupted goes on where it
+        was; without, it begins again.
         """
         least = self.online_rows if least is None else least
         stop = len(self) if order is None else len(order)
-        for rows, size in self._ranges(block_size, stop, least):
+        for rows, size in self._ranges(block_size, stop, least, keeping):
             samples = rows if order is None else order[rows]
             yield Window(rows, samples, size, self.panel(rows, order), self.Y[samples])
 
@@ -142,13 +153,36 @@ class StreamKernel(ABC):
         return panel_rows(self.X.device)
 
     def _ranges(
-        self, block_size: int, stop: int | None = None, least: int | None = None
+        self,
+        block_size: int,
+        stop: int | None = None,
+        least: int | None = None,
+        keeping: Sequence[Kept] | None = None,
     ) -> Iterator[tuple[slice, int]]:
         device = self.X.device
         stop = len(self) if stop is None else stop
-        for rows, size in equal_blocks(0, stop, block_size, "corrected", device, least):
+        ranges = equal_blocks(0, stop, block_size, "corrected", device, least)
+        for rows, size in ranges if keeping is None else self._not_done(ranges, keeping):
             yield rows, size
             self._done(rows.stop - rows.start)
+
+    def _not_done(
+        self, ranges: Iterable[tuple[slice, int]], keeping: Sequence[Kept]
+    ) -> Iterator[tuple[slice, int]]:
+        """Ranges of a pass, without those of files that were done before an interruption."""
+        if self.files is None:
+            yield from ranges
+            return
+        step = self.files.journal.step(keeping)
+        left = iter(ranges)
+        before = sum(rows.stop - rows.start for rows, _ in itertools.islice(left, step.done))
+        if before and self._advance is not None:
+            self._advance(before, earlier=True)
+        for rows, size in left:
+            yield rows, size
+            step.advance()
+        if not step.finished:
+            step.finish()
 
     def _done(self, rows: int) -> None:
         """Notes that work on so many rows is done."""
@@ -224,8 +258,11 @@ class StreamKernel(ABC):
         """(n, c) the predictions for the stream's own rows."""
 
     @abstractmethod
-    def blocks(self, size: int) -> Iterator[Tensor]:
-        """(count, b, b) the kernel within consecutive blocks; a last one may be short."""
+    def blocks(self, size: int, keeping: Sequence[Kept] | None = None) -> Iterator[Tensor]:
+        """(count, b, b) the kernel within consecutive blocks; a last one may be short.
+
+        `keeping` is as in `windows`.
+        """
 
     @abstractmethod
     def density(self) -> Tensor:
@@ -241,12 +278,12 @@ class StreamKernel(ABC):
 
     @abstractmethod
     def later(
-        self, C: Tensor, parts: Tensor, count: int, batch: int
+        self, C: Tensor, parts: Tensor, count: int, batch: int, keeping: Sequence[Kept] = ()
     ) -> Iterator[tuple[slice, Tensor]]:
         """What rows learned later add to each row, by the part of the stream that they belong to.
 
         Yields rows and their (m, count, c) sums of k(x_i, x_j) C_j over the rows j of later steps;
-        `parts` (n,) holds the part of each row, from 0 to count - 1.
+        `parts` (n,) holds the part of each row, from 0 to count - 1. `keeping` is as in `windows`.
         """
 
 
@@ -332,7 +369,7 @@ class DenseKernel(StreamKernel):
         """The kernel matrix times the coefficients."""
         return self.K @ coefficients
 
-    def blocks(self, size: int) -> Iterator[Tensor]:
+    def blocks(self, size: int, keeping: Sequence[Kept] | None = None) -> Iterator[Tensor]:
         """The diagonal blocks of the kernel matrix."""
         for rows, count in self._ranges(size):
             yield diagonal_blocks(self.K[rows, rows], count)
@@ -388,7 +425,7 @@ class DenseKernel(StreamKernel):
         return self._factor
 
     def later(
-        self, C: Tensor, parts: Tensor, count: int, batch: int
+        self, C: Tensor, parts: Tensor, count: int, batch: int, keeping: Sequence[Kept] = ()
     ) -> Iterator[tuple[slice, Tensor]]:
         """Products with the part of K above the diagonal blocks."""
         D = _by_part(C, parts, count)
@@ -428,7 +465,8 @@ class FeatureKernel(StreamKernel):
         self._sums = FeatureSums.nothing(size, Y.shape[1], X)
         self._sum = X.new_zeros(size)
         self._diagonal = self.row_values(1)[:, 0]
-        for rows, _ in self._ranges(1):
+        sums = KeptTensors(normal=self._sums.normal, moment=self._sums.moment, sum=self._sum)
+        for rows, _ in self._ranges(1, keeping=[sums]):
             if known is None:
                 Phi = self.query(X[rows])
                 if len(kept):
@@ -523,13 +561,13 @@ class FeatureKernel(StreamKernel):
     def values(self, coefficients: Tensor) -> Tensor:
         """Features times weights."""
         values = self.row_values(coefficients.shape[1])
-        for rows, _ in self._ranges(1):
+        for rows, _ in self._ranges(1, keeping=()):
             torch.mm(self._features(rows), coefficients, out=values[rows])
         return values
 
-    def blocks(self, size: int) -> Iterator[Tensor]:
+    def blocks(self, size: int, keeping: Sequence[Kept] | None = None) -> Iterator[Tensor]:
         """Inner products within each block."""
-        for rows, count in self._ranges(size):
+        for rows, count in self._ranges(size, keeping=keeping):
             if size == 1:
                 yield self._diagonal[rows, None, None]
             else:
@@ -588,12 +626,13 @@ class FeatureKernel(StreamKernel):
         return Offline(self.of_rows(self.Y.shape[1], dual), theta)
 
     def later(
-        self, C: Tensor, parts: Tensor, count: int, batch: int
+        self, C: Tensor, parts: Tensor, count: int, batch: int, keeping: Sequence[Kept] = ()
     ) -> Iterator[tuple[slice, Tensor]]:
         """From the last window to the first, with the sum over all later rows of each part."""
         later = C.new_zeros(self.feature_count, count * C.shape[1])
         ranges = equal_blocks(0, len(self), batch, "corrected", self.X.device, self.online_rows)
-        for rows, _ in reversed(list(ranges)):
+        backwards = reversed(list(ranges))
+        for rows, _ in self._not_done(backwards, [*keeping, KeptTensors(later=later)]):
             seen = self.panel(rows)
             D = _by_part(C[rows], parts[rows], count)
             total = seen.features @ later

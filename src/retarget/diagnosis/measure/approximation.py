@@ -83,7 +83,10 @@ def open_kernel(
 ) -> Opened:
     """Opens the kernel of the stream: exact if memory allows, or as the options say."""
     X, Y = as_tensors(parted.stream)
+    files = None if parted.on_disk is None else parted.on_disk.files
     limit = memory_limit(options.max_memory)
+    if files is not None:  # it decides which features are kept, in single precision
+        limit = files.journal.same_number(limit)
     needed = exact_memory(len(X), X.shape[1], Y.shape[1])
     if options.features is None and needed > limit:
         raise StreamTooLargeError(

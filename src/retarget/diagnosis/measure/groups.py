@@ -11,6 +11,7 @@ from torch import Tensor
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
 from retarget.engine.stream_kernel import StreamKernel
+from retarget.journal import KeptTensors
 
 MOST_GROUPS = 30
 PARTS = 10
@@ -74,7 +75,8 @@ def group_shift(
     if C.isnan().any():
         size, pull, own = (matrix.fill_(math.nan) for matrix in (size, pull, own))
     else:
-        for rows, moved in kernel.later(C, number, count, batch):
+        keeping = [KeptTensors(size=size, pull=pull, own=own)]
+        for rows, moved in kernel.later(C, number, count, batch, keeping):
             targets = kernel.Y[rows]
             group = number[rows]
             size.index_add_(0, group, moved.norm(dim=2))

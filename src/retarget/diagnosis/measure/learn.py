@@ -192,7 +192,7 @@ def _learn_corrected(
     if exact is not None:
         on_exact = OnlineRun(kernel, learner, exact.targets)
         followers += [exact, on_exact]
-    follow(kernel.windows(block_size), followers)
+    follow(kernel.windows(block_size, keeping=followers), followers)
 
     diverged = "The online learner diverges on the {} corrected targets, {}."
     if exact is not None and on_exact is not None:

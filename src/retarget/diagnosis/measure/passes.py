@@ -21,7 +21,9 @@ from retarget.engine.response import final_responses, has_memory
 from retarget.engine.stream import Window
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.errors import NotPositiveDefiniteError
+from retarget.journal import Kept, KeptTensors
 from retarget.learners import SGD
+from retarget.state_files import part_of
 from retarget.theory.correction import errors_reaching
 
 # An error above this is meaningless, and its square overflows.
@@ -89,6 +91,20 @@ class OnlineRun(Online):
         first = max(0, min(len(errors), len(self._kernel) // 2 - window.rows.start))
         self._squares[0] += errors[:first].square().sum(0)
         self._squares[1] += errors[first:].square().sum(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the learner's state, its errors so far and what it said to the probe."""
+        state = super().state_dict()
+        state |= {"squares": self._squares, "diverged_at": self.diverged_at}
+        return state if self._probe is None else state | {"said": self._probe.predictions}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a saved state; call it on a new run."""
+        super().load_state_dict(state)
+        self._squares.copy_(state["squares"])
+        self.diverged_at = state["diverged_at"]
+        if self._probe is not None:
+            self._probe.predictions.copy_(state["said"])
 
     @property
     def squared_error(self) -> Tensor:
@@ -184,7 +200,7 @@ def learn_online(
     ]
     # windows end with a mini-batch of every learner, so all can use the same kernel rows
     together = math.lcm(*(job.learner.batch_size for job in jobs))
-    follow(kernel.windows(together, order), runs)
+    follow(kernel.windows(together, order, keeping=runs), runs)
     return runs
 
 
@@ -210,7 +226,8 @@ def squared_errors_of_rates(
     together = SideBySide(
         kernel.learner(replace(learner, lr=1.0)), torch.from_numpy(rates).to(kernel.Y), note
     )
-    follow(kernel.windows(learner.batch_size), [together])
+    keeping: list[Kept] = [together, KeptTensors(total=total, diverged=diverged)]
+    follow(kernel.windows(learner.batch_size, keeping=keeping), [together])
     total[diverged] = math.nan
     return total / rows
 
@@ -285,6 +302,15 @@ class TriedCorrection(Iterative):
         farthest = ((steps.targets - self._mean).abs() / self._spread).max()
         self.size = max(self.size, float(farthest))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the learner's state, and how large the targets are so far."""
+        return super().state_dict() | {"size": self.size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a saved state; call it on a new correction."""
+        super().load_state_dict(state)
+        self.size = float(state["size"])
+
     @property
     def coefficients(self) -> Tensor | None:
         """The coefficients that predict a query from its kernel row; None if it failed."""
@@ -327,17 +353,48 @@ def learn_corrected(
     """Trains the learner on corrected targets as they are computed, including rounding."""
     targets = correction.targets
     taught = OnlineRun(kernel, learner, targets, before_blocks=before_blocks, probe=probe)
-    follow(kernel.windows(block_size), [correction, taught])
+    both = [correction, taught]
+    follow(kernel.windows(block_size, keeping=both), both)
     return taught
+
+
+class OfflineRun:
+    """The offline learner on its way through a stream.
+
+    `aims` (n, c) are its predictions for each block, once it has learned that block.
+    """
+
+    failure: str | None = None
+
+    def __init__(self, kernel: StreamKernel, gamma: float) -> None:
+        self.aims = kernel.row_values(kernel.Y.shape[1])
+        self._kernel = kernel
+        self._offline = kernel.offline_learner(gamma)
+        self._learned = 0
+
+    def learn(self, window: Window) -> None:
+        """Learns the samples of a window."""
+        self.aims[window.rows] = self._offline.learn(window)
+        self._learned = window.rows.stop
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the offline learner's state."""
+        offline = {f"offline.{name}": value for name, value in self._offline.state_dict().items()}
+        return offline | {"learned": self._learned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a saved state; call it on a new run."""
+        self._learned = int(state["learned"])
+        features = self._kernel.query(self._kernel.X[:1]).shape[1]
+        shape = features, self._kernel.Y.shape[1]
+        self._offline.load_state_dict(part_of(state, "offline"), self._learned, shape)
 
 
 def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
     """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
-    aims = kernel.row_values(kernel.Y.shape[1])
-    offline = kernel.offline_learner(gamma)
-    for window in kernel.windows(block_size, least=kernel.offline_rows):
-        aims[window.rows] = offline.learn(window)
-    return aims
+    run = OfflineRun(kernel, gamma)
+    follow(kernel.windows(block_size, least=kernel.offline_rows, keeping=[run]), [run])
+    return run.aims
 
 
 def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from retarget.engine.stability import stable_limit
 from retarget.engine.stream_kernel import StreamKernel
 from retarget.engine.triangular import solve_lower, solve_lower_transposed
+from retarget.journal import KeptTensors
 from retarget.learners import SGD
 from retarget.settings import in_plain_torch
 
@@ -20,11 +21,11 @@ PRECISION = 1e-4  # of their result
 
 def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
     """Returns the largest rate at which every step over the stream is stable."""
-    curvature = 0.0
-    for blocks in kernel.blocks(learner.batch_size):
+    curvature = kernel.Y.new_zeros(())
+    for blocks in kernel.blocks(learner.batch_size, [KeptTensors(curvature=curvature)]):
         scale = 1.0 if learner.reduction == "sum" else 1 / blocks.shape[-1]
-        curvature = max(curvature, scale * _largest_eigenvalue(blocks))
-    return stable_limit(curvature, learner)
+        curvature.fill_(max(float(curvature), scale * _largest_eigenvalue(blocks)))
+    return stable_limit(float(curvature), learner)
 
 
 @in_plain_torch

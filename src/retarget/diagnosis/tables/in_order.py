@@ -1,5 +1,6 @@
 """The rows of a long table in the order of their times, sorted on the disk if they are not."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def in_order(
     times = np.sort(_as_keys(sample[time]))
     count = max(1, rows // BUCKET_ROWS)
     cuts = np.unique(times[np.arange(1, count) * len(times) // count])
+    shutil.rmtree(folder, ignore_errors=True)  # an interrupted process may have left it
     buckets = [_Bucket(folder / str(number)) for number in range(len(cuts) + 1)]
     for portion in source.portions(names):
         with told(portion):

@@ -220,7 +220,7 @@ class TimeTexts:
     def __init__(self, files: RowFiles, rows: int) -> None:
         self._files = files  # keeps the folder
         self._path = files.folder / "times.text"
-        self._path.touch()
+        self._path.write_bytes(b"")  # an interrupted process may have left some
         self._ends = files.array((rows + 1,), np.int64)
         self._rows = 0
 
