@@ -92,7 +92,15 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        # one of them is enough for `make test`
+        pytest.param(options, marks=() if name == "a rate" else pytest.mark.slow)
+        for name, options in OPTIONS.items()
+    ],
+    ids=OPTIONS,
+)
 def test_the_same_bits_after_any_window(
     tmp_path, stream, command, saves_often, interrupted, monkeypatch, options
 ):
