@@ -285,6 +285,21 @@ class TestErrorsNameTheRow:
             rt.diagnose(table_of().drop("user", "at").lazy(), "y", **OPTIONS | options)
 
 
+class ArrowDataset:
+    """What is used of a pyarrow data set, which is not installed here."""
+
+    __module__ = "pyarrow.dataset"
+
+    def __init__(self, pieces):
+        self._pieces = pieces
+
+    def scanner(self):
+        raise NotImplementedError
+
+    def to_batches(self):
+        return iter(self._pieces)
+
+
 class TestSources:
     def test_all_kinds_agree(self, tmp_path):
         table = table_of().select("x0", "x1", "color", "y")
@@ -293,10 +308,13 @@ class TestSources:
             part.write_parquet(tmp_path / f"{number}.parquet")
             part.write_csv(tmp_path / f"{number}.csv")
         expected = rt.diagnose(table.lazy(), "y", **OPTIONS)
+        pieces = [table[start : start + 211] for start in range(0, ROWS, 211)]
         sources = [
+            ArrowDataset(pieces),
+            lambda: (piece.to_dict(as_series=False) for piece in pieces),
             pl.scan_parquet(tmp_path / "*.parquet"),
             pl.scan_csv(tmp_path / "*.csv"),
-            lambda: (table[start : start + 211] for start in range(0, ROWS, 211)),
+            lambda: pieces,
         ]
         for source in sources:
             got = rt.diagnose(source, "y", **OPTIONS)
