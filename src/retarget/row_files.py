@@ -42,7 +42,9 @@ class RowFiles:
     def __init__(self, kept: Path | None = None) -> None:
         self._mapped: list[mmap.mmap] = []
         self._done = 0
+        self._elsewhere = "set TMPDIR to a folder on another disk"
         if kept is not None:
+            self._elsewhere = "choose a folder for the results on another disk (--out)"
             self.folder = kept
             self.journal = Journal(kept, self.flush)
             return
@@ -63,7 +65,7 @@ class RowFiles:
             raise InvalidInputError(
                 f"a stream of {shape[0]:,} rows needs {size / 1e9:.1f} GB more on the disk of "
                 f"{self.folder.parent}, which has {free / 1e9:.1f} GB left; make room there, or "
-                "set TMPDIR to a folder on another disk"
+                f"{self._elsewhere}"
             )
         path.touch()
         with path.open("r+b") as file:

@@ -99,6 +99,7 @@ def test_in_files_as_in_memory(batch):
     assert long.stream.feature_names == short.stream.feature_names
     assert long.stream.groups.tolist() == short.stream.groups.tolist()
     assert long.stream.rows.tolist() == short.stream.rows.tolist()
+    assert any(note.startswith("Held out 90 rows") for note in long.stream.notes)
     assert long.answer("next").excess.value == pytest.approx(short.answer("next").excess.value)
 
 
@@ -260,6 +261,19 @@ class TestErrorsNameTheRow:
         assert code == 2
         assert "b.parquet" in text
 
+    @pytest.mark.parametrize("name", ["x1", "y"])
+    def test_spreads_that_overflow(self, monkeypatch, name):
+        # in no row of the sample, which has one of each class
+        monkeypatch.setattr(landing, "MOST_CLASSES", 10)
+        large = pl.when(pl.int_range(ROWS) == 401).then(1e200).otherwise(pl.col(name)).alias(name)
+        with pytest.raises(InvalidInputError, match=f"{name}.*overflows"):
+            in_portions(table_of().with_columns(large))
+
+    def test_a_portion_without_targets(self):
+        gone = pl.when(pl.int_range(ROWS) < 200).then(None).otherwise(pl.col("y")).alias("y")
+        table = table_of().with_columns(gone)
+        assert_alike(in_portions(table, impute="mean"), in_memory(table, impute="mean"))
+
     def test_a_table_that_changes(self, tmp_path):
         path = tmp_path / "a.parquet"
         table_of().write_parquet(path)
@@ -333,6 +347,16 @@ class TestSources:
         assert described["rows"] < ROWS
         assert "Read 2 files in the order of their names: a.csv, b.csv." in described["notes"]
 
+    def test_files_without_rows(self, tmp_path):
+        table = table_of().select("x0", "x1", "y")
+        for name, piece in {"a": table[:0], "b": table[:500], "c": table[:0]}.items():
+            piece.write_parquet(tmp_path / f"{name}.parquet")
+        table[500:].write_parquet(tmp_path / "d.parquet")
+        source = portions.Files(sorted(tmp_path.glob("*.parquet")))
+        read = list(source.portions(source.columns))
+        assert np.concatenate([one.numbers for one in read]).tolist() == list(range(1, ROWS + 1))
+        assert read[-1].row(len(read[-1]) - 1) == f"row 400 of {tmp_path / 'd.parquet'}"
+
     @pytest.mark.parametrize("names", [[], ["a.parquet", "b.csv"], ["a.txt"]])
     def test_folders_without_tables(self, tmp_path, names, command):
         folder = tmp_path / "logs"
@@ -384,11 +408,12 @@ class TestRowFiles:
         del array, files
         assert not folder.exists()
 
-    def test_a_full_disk_is_an_error(self, tmp_path, monkeypatch):
-        files = RowFiles()
+    @pytest.mark.parametrize(("kept", "advice"), [(True, "--out"), (False, "TMPDIR")])
+    def test_a_full_disk_is_an_error(self, tmp_path, monkeypatch, kept, advice):
+        files = RowFiles(tmp_path if kept else None)
         left = shutil.disk_usage(tmp_path)._replace(free=1000)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: left)
-        with pytest.raises(InvalidInputError, match="TMPDIR"):
+        with pytest.raises(InvalidInputError, match=advice):
             files.array((1000, 3))
 
     def test_shuffled_rows_stay_together(self, tmp_path, monkeypatch):

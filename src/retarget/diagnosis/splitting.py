@@ -9,6 +9,8 @@ import polars as pl
 from retarget.diagnosis.answers import Question
 from retarget.diagnosis.measure.groups import PARTS, Partition, largest
 from retarget.diagnosis.measure.holdout import (
+    MOST_NEXT_ROWS,
+    MOST_WHOLE_ROWS,
     Held,
     OnDisk,
     Split,
@@ -106,6 +108,12 @@ def _split_landed(landed: Landed, rows: int, asked_about: Held) -> Split:
     """Returns the split of a stream in files."""
     stream = landed.stream
     held = landed.held
+    if asked_about.folds or len(asked_about.coming):
+        note = (
+            f"Held out {len(held):,} rows: of a table that is read in portions, at most "
+            f"{MOST_WHOLE_ROWS:,} from all over the stream and {MOST_NEXT_ROWS:,} at its end."
+        )
+        stream = replace(stream, notes=(*stream.notes, note))
     positions = np.sort(asked_about.not_learned)
     asked: dict[Question, Stream] = {}
     past: Stream | None = None
@@ -130,6 +138,7 @@ def _split_landed(landed: Landed, rows: int, asked_about: Held) -> Split:
         if first in positions:
             before = held.Y[np.searchsorted(positions, first)]
         previous = np.vstack([before, asked["next"].Y[:-1]])
+    landed = replace(landed, stream=stream)
     on_disk = OnDisk(landed.files, _partition(landed), landed.described)
     folds = asked_about.folds
     return Split(stream, asked, False, previous, past, folds, on_disk)

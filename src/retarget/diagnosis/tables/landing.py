@@ -321,10 +321,11 @@ class _Moments:
         counts = known.sum(axis=0)
         filled = np.where(known, values, 0.0)
         means = filled.sum(axis=0) / np.maximum(counts, 1)
-        squares = (np.where(known, values - means, 0.0) ** 2).sum(axis=0)
         together = np.maximum(self.counts + counts, 1)
         steps = means - self.means
-        self._squares += squares + steps**2 * self.counts * counts / together
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error at the end
+            squares = (np.where(known, values - means, 0.0) ** 2).sum(axis=0)
+            self._squares += squares + steps**2 * self.counts * counts / together
         self.means += steps * counts / together
         self.counts += counts
 
@@ -502,6 +503,8 @@ class _NumberWriter:
             if isinstance(feature, Number):
                 mean = float(self._of_X.means[place])
                 scale = float(self._of_X.scales[place])
+                if not np.isfinite([mean, scale]).all():
+                    raise _too_large(f"column {shown(feature.name)}")
                 fill = mean if self._roles.impute in ("error", "mean") else feature.fill
                 if not self._roles.standardize:
                     mean = 0.0
@@ -513,6 +516,8 @@ class _NumberWriter:
         if targets.kind == "regression" and self._roles.standardize:
             targets = replace(targets, means=self._of_Y.means, scales=self._of_Y.scales)
         for name, spread in zip(targets.names, self._of_Y.scales, strict=True):
+            if not np.isfinite(spread):
+                raise _too_large(f"target {shown(name)}")
             if targets.kind == "regression" and not spread > 0:
                 raise InvalidInputError(
                     f"all values of the target {shown(name)} are equal in the {self._written:,} "
@@ -543,6 +548,12 @@ class _NumberWriter:
             "spreads are those of all rows that are learned."
         )
         return tuple(notes)
+
+
+def _too_large(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the {what} holds numbers too large to compute with, as their spread overflows; rescale it"
+    )
 
 
 def _unscaled(feature: Number | Categories) -> Number | Categories:

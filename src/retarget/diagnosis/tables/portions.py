@@ -155,12 +155,11 @@ class Files(RowSource):
 
     def portions(self, names: Sequence[str]) -> Iterator[RowPortion]:
         """Yields the rows of one file after the other."""
-        before = 0
+        last = 0
         for file in self._files:
-            for portion in numbered(file.tables(names), str(file.path), before):
+            for portion in numbered(file.tables(names), str(file.path), before=last):
                 yield portion
                 last = int(portion.numbers[-1])
-            before = last
 
     def count(self) -> int | None:
         """Returns how many rows the files have, if they say so."""
