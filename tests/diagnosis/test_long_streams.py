@@ -274,6 +274,17 @@ class TestErrorsNameTheRow:
         table = table_of().with_columns(gone)
         assert_alike(in_portions(table, impute="mean"), in_memory(table, impute="mean"))
 
+    def test_a_row_group_that_unpacks_to_much(self, tmp_path, command, monkeypatch):
+        # one number repeated: a few bytes on the disk
+        pl.DataFrame({"x": np.zeros(50_000), "y": np.ones(50_000)}).write_parquet(
+            tmp_path / "a.parquet"
+        )
+        monkeypatch.setattr(portions, "MOST_BYTES_HELD", 700_000)
+        code, text = command("diagnose", tmp_path, "--target", "y")
+        assert code == 2
+        assert "row group" in text
+        assert "--drop" in text
+
     def test_a_table_that_changes(self, tmp_path):
         path = tmp_path / "a.parquet"
         table_of().write_parquet(path)

@@ -51,18 +51,28 @@ class ParquetSizes:
             if place < 0:
                 raise InvalidInputError("its footer claims to be longer than the file")
             groups = ThriftReader(content, place).structure()[ROW_GROUPS]
-            self._chunks = [chunk[ABOUT] for group in groups for chunk in group[COLUMNS]]
+            self._groups = [[chunk[ABOUT] for chunk in group[COLUMNS]] for group in groups]
 
     def loaded(self, columns: Collection[str]) -> int:
         """Returns the bytes that these columns unpack to, at least eight for each value."""
+        return sum(self._of_groups(columns))
+
+    def largest_group(self, columns: Collection[str]) -> int:
+        """Returns the same for the largest row group, which is unpacked as a whole."""
+        return max(self._of_groups(columns), default=0)
+
+    def _of_groups(self, columns: Collection[str]) -> list[int]:
         names = {name.encode() for name in columns}
         with damage_explained(self._path), _mapped(self._path) as content:
-            return sum(
-                size
-                for chunk in self._chunks
-                if chunk[PATH][0] in names
-                for size in _page_sizes(content, chunk)
-            )
+            return [
+                sum(
+                    size
+                    for chunk in chunks
+                    if chunk[PATH][0] in names
+                    for size in _page_sizes(content, chunk)
+                )
+                for chunks in self._groups
+            ]
 
 
 def _page_sizes(content: mmap.mmap, chunk: dict[int, Any]) -> Iterator[int]:

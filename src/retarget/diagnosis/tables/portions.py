@@ -17,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
+from retarget.diagnosis.spelling import spelled
 from retarget.diagnosis.tables.frames import as_table
 from retarget.diagnosis.tables.parquet_sizes import ParquetSizes, damage_explained
 from retarget.diagnosis.tables.read import (
@@ -190,7 +191,7 @@ class _File(ABC):
 class _ParquetFile(_File):
     def __init__(self, path: Path) -> None:
         self.path = path
-        ParquetSizes(path)  # a damaged file is refused before Polars opens it
+        self._sizes = ParquetSizes(path)  # a damaged file is refused before Polars opens it
         with damage_explained(path):
             self._rows = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
             self._schema = self._rows.collect_schema()
@@ -201,6 +202,13 @@ class _ParquetFile(_File):
             return int(self._rows.select(pl.len()).collect().item())
 
     def tables(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        size = self._sizes.largest_group(names)
+        if size > MOST_BYTES_HELD:
+            raise InvalidInputError(
+                f"{self.path} has a row group that takes {size / 1e9:.1f} GB in memory, more than "
+                f"the {MOST_BYTES_HELD / 1e9:.0f} GB allowed; write it with smaller row groups, or "
+                f"choose fewer columns ({spelled('column')}, {spelled('drop')})"
+            )
         cells = sum(bytes_a_cell(self._schema[name]) for name in names)
         rows = max(1, min(PORTION_ROWS, LARGEST_PORTION // cells))
         with damage_explained(self.path):
